@@ -29,7 +29,7 @@ masters of other nodes serve: they have their ranks run what node 0's have to ru
 ``reduce``, ``by_rank``
     All-reduces over nodes; which values all ranks' are sent of.
 
-What the ranks of a session have to do with it is in `ranks`: ``to_nodes``, ``serving``,
-``homes_on_nodes``; which rows a node gets in ``call.node_rows``, and what it returns in
+What the ranks of a session have to do with it is in `ranks`: ``to_nodes``, ``serving``;
+which rows a node gets in ``call.node_rows``, and what it returns in
 ``call.node_outputs``.
 """

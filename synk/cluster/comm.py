@@ -186,11 +186,14 @@ class NodesBuffers(FlatBuffers):
         comm.local.agree(0)
 
     def _renew(
-        self, values: Sequence[np.ndarray] | None, ops: Sequence[ReduceOp]
+        self,
+        values: Sequence[np.ndarray] | None,
+        ops: Sequence[ReduceOp],
+        names: Sequence[object] | None,
     ) -> FlatBuffer:
         """Make a buffer on each node for values of other shapes, together with all."""
-        comm = self._comm
-        plan = FlatLayout(agree_on_kinds(comm, values, ops), ops)  # type: ignore[arg-type]
+        comm: Any = self._comm
+        plan = FlatLayout(agree_on_kinds(comm, values, ops, names), ops)
         window, segment = None, None
         if comm.local.rank == 0:
             for dtype, op in {(run.dtype, run.op) for run in plan.runs}:
@@ -227,9 +230,10 @@ class OwnNodeBuffers(FlatBuffers):
         ops: Sequence[ReduceOp],
         weights: Sequence[float],
         times: Times = UNCOUNTED,
+        names: Sequence[object] | None = None,
     ) -> list[np.ndarray]:
         """Combine the values of the node's ranks; the weights are those of all."""
-        return super().reduce(key, values, ops, self._of_node(weights), times)
+        return super().reduce(key, values, ops, self._of_node(weights), times, names)
 
 
 class NodesBuffer(FlatBuffer):
@@ -289,7 +293,7 @@ class NodesBuffer(FlatBuffer):
         if fits and self._within:
             of_node = comm.of_node(weights)
             for reduction, _ in self._within:
-                reduction.run([(reduction.elements, of_node)])
+                reduction.run(of_node)
             times.spent(REDUCE, self._nbytes)
             local.barrier()
         verdict = 0

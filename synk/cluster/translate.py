@@ -23,10 +23,7 @@ from ..memory.partition import cuts
 from ..memory.segment import Window, is_window
 from ..workers import channel
 
-_WINDOW, _SPECIAL, _SENT, _KEPT, _BOUNDS = range(5)
-
-StandIns = Mapping[type, Callable[[Any], tuple]]
-"""By type, what is told of a value that is to be made anew on other nodes."""
+_WINDOW, _SENT, _KEPT, _BOUNDS = range(4)
 
 Locate = Callable[[Window], np.ndarray]
 
@@ -77,11 +74,7 @@ class Pickled(NamedTuple):
     windows: list[Window]
 
 
-def pickled(
-    command: Any,
-    keep: Callable[[Window], int | None],
-    stand_ins: StandIns = MappingProxyType({}),
-) -> Pickled:
+def pickled(command: Any, keep: Callable[[Window], int | None]) -> Pickled:
     """Return a command without its arrays.
 
     What the other end cannot import is pickled by value.
@@ -92,12 +85,10 @@ def pickled(
     keep : callable
         Returns by which number nodes have a copy of what is in a window, or None. It
         may be asked more than once.
-    stand_ins : mapping
-        See `StandIns`.
     """
     windows: dict[str, tuple[int, Window]] = {}
     by_name, by_value = (
-        partial(_pickled, make, windows, keep, stand_ins) for make in (_Plain, _ByValue)
+        partial(_pickled, make, windows, keep) for make in (_Plain, _ByValue)
     )
     data = channel.dumps(command, by_name, by_value)
     return Pickled(data, [window for _, window in windows.values()])
@@ -108,7 +99,6 @@ def unpickled(
     windows: Sequence,
     sent: Sequence = (),
     copies: Mapping[int, Any] = MappingProxyType({}),
-    make: Callable | None = None,
 ) -> Any:
     """Return the command that has come.
 
@@ -119,10 +109,8 @@ def unpickled(
         What is to stand for the arrays of all nodes, and for those of this.
     copies : mapping
         By number, what has the `window` of rows that the node keeps.
-    make : callable, optional
-        Makes what the other end has told of by its `StandIns`.
     """
-    return _Unpickler(data, windows, sent, copies, make).load()
+    return _Unpickler(data, windows, sent, copies).load()
 
 
 def dumps(reply: Any, locate: Locate | None = None) -> bytes:
@@ -180,14 +168,13 @@ def _pickled(
     make: Any,
     windows: dict[str, tuple[int, Window]],
     keep: Callable[[Window], int | None],
-    stand_ins: StandIns,
     message: object,
 ) -> bytes:
     """Pickle a message; `windows` takes those that it names, with their numbers."""
     windows.clear()
     file = io.BytesIO()
     pickler = make(file, protocol=5)
-    pickler.windows, pickler.keep, pickler.stand_ins = windows, keep, stand_ins
+    pickler.windows, pickler.keep = windows, keep
     pickler.dump(message)
     return file.getvalue()
 
@@ -197,13 +184,10 @@ class _Windows:
 
     windows: dict[str, tuple[int, Window]]
     keep: Callable[[Window], int | None]
-    stand_ins: StandIns
 
     def persistent_id(self, value: Any) -> tuple | None:
-        """Return what stands for a window, and for what is made anew."""
+        """Return what stands for a window, and for what nodes find by themselves."""
         kind = type(value)
-        if kind in self.stand_ins:
-            return _SPECIAL, *self.stand_ins[kind](value)
         if kind is Sent:
             return _SENT, value.place
         if kind is Bounds:
@@ -233,18 +217,13 @@ class _Unpickler(pickle.Unpickler):
         windows: Sequence,
         sent: Sequence,
         copies: Mapping[int, Any],
-        make: Callable | None,
     ) -> None:
         super().__init__(io.BytesIO(data))
         self._windows, self._sent, self._copies = windows, sent, copies
-        self._make = make
 
     def persistent_load(self, pid: tuple) -> Any:
-        """Return what takes the place of a window, or is made anew."""
+        """Return what takes the place of what `persistent_id` has told of."""
         kind, *what = pid
-        if kind == _SPECIAL:
-            assert self._make is not None
-            return self._make(*what)
         if kind == _BOUNDS:
             return cuts(*what)
         if kind == _KEPT:

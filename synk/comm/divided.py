@@ -40,10 +40,6 @@ class DividedAllReduce:
         The ranks' rows, in shared memory.
     results : numpy.ndarray, shape (targets, elements)
         Every row of it receives the results; in shared memory, too.
-
-    Attributes
-    ----------
-    elements : int
     """
 
     def __init__(
@@ -53,16 +49,13 @@ class DividedAllReduce:
         buffers: np.ndarray,
         results: np.ndarray,
     ) -> None:
-        self.elements = buffers.shape[1]
         self._comm, self._op, self._buffers = comm, op, buffers
         self._row = buffers[comm.rank]
         self._part = _part_of(comm.rank, comm.size, buffers)
         self._reduction = Reduction(op, buffers, results, comm.rank)
         self._elsewhere: list[tuple[int, np.ndarray]] = []
 
-    def put(
-        self, values: Iterable[tuple[int, np.ndarray]], whole: bool = False
-    ) -> None:
+    def put(self, values: Iterable[tuple[int, np.ndarray]]) -> None:
         """Copy values into this rank's row, where the others will read them.
 
         What belongs to this rank's own part nobody else reads. If that is much, it is
@@ -73,8 +66,6 @@ class DividedAllReduce:
         values : iterable of (int, numpy.ndarray)
             In ascending order: where in the row values begin, and the values, of the
             row's dtype. They must not change before `run`.
-        whole : bool
-            Copy all of them: others read this rank's own part, too.
         """
         # What an interrupted reduction left here is of other values.
         self._elsewhere = []
@@ -83,7 +74,7 @@ class DividedAllReduce:
             stop = start + value.size
             low, high = (min(max(end, start), stop) for end in self._part)
             is_small = (high - low) * itemsize < LARGE
-            if whole or is_small or not value.flags.carray:
+            if is_small or not value.flags.carray:
                 row[start:stop].reshape(value.shape)[...] = value
                 continue
             flat = value.reshape(-1)
@@ -96,31 +87,22 @@ class DividedAllReduce:
         rank = self._comm.rank
         self._reduction = Reduction(self._op, self._buffers, results, rank)
 
-    def run(self, spans: Sequence[tuple[int, Sequence[float]]]) -> None:
+    def run(self, weights: Sequence[float]) -> None:
         """Reduce this rank's part.
 
         Parameters
         ----------
-        spans : sequence of (int, sequence of float)
-            Elements that have the same weights: where a span ends, and the weight of
-            each rank for "avg". A rank at 0 is left out of any op, unless all are.
+        weights : sequence of float
+            Of each rank for "avg". A rank at 0 is left out of any op, unless all are.
         """
-        start, end_of_part = self._part
-        for end, weights in spans:
-            stop = min(end, end_of_part)
-            fractions = self._comm.fractions(weights)
-            for begin, values in self._elsewhere:
-                # The part of these values in what of the span is left.
-                low, high = (
-                    min(max(n, start), stop) for n in (begin, begin + values.size)
-                )
-                if low < high:
-                    self._reduction.run(fractions, start, low)
-                    self._reduction.run(fractions, low, high, (values, begin))
-                    start = high
-            self._reduction.run(fractions, start, stop)
-            # A span may end before this rank's part begins.
-            start = max(start, stop)
+        start, stop = self._part
+        fractions = self._comm.fractions(weights)
+        for begin, values in self._elsewhere:
+            end = begin + values.size
+            self._reduction.run(fractions, start, begin)
+            self._reduction.run(fractions, begin, end, (values, begin))
+            start = end
+        self._reduction.run(fractions, start, stop)
 
 
 def _part_of(rank: int, size: int, buffers: np.ndarray) -> tuple[int, int]:

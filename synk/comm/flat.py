@@ -58,6 +58,7 @@ class FlatBuffers:
         ops: Sequence[ReduceOp],
         weights: Sequence[float],
         times: Times = UNCOUNTED,
+        names: Sequence[object] | None = None,
     ) -> list[np.ndarray]:
         """Combine the ranks' values.
 
@@ -72,6 +73,8 @@ class FlatBuffers:
             The rows of each rank. A rank without any is left out, unless all are.
         times : Times, optional
             Where to count the time that it takes.
+        names : sequence, optional
+            What the values are called in messages.
 
         Returns
         -------
@@ -89,10 +92,10 @@ class FlatBuffers:
         flat = self._buffers.get(key)
         if flat is None:
             self._refuse()
-            return self._renewed(key, values, ops, weights, times)
+            return self._renewed(key, values, ops, weights, times, names)
         results = flat.reduce(comm, values, weights, times)
         if results is None:
-            return self._renewed(key, values, ops, weights, times)
+            return self._renewed(key, values, ops, weights, times, names)
         return results
 
     def _refuse(self) -> None:
@@ -122,39 +125,48 @@ class FlatBuffers:
         ops: Sequence[ReduceOp],
         weights: Sequence[float],
         times: Times,
+        names: Sequence[object] | None,
     ) -> list[np.ndarray]:
         """Combine values of other shapes than before, in a buffer for them."""
         values = None if values is None else list(map(np.asarray, values))
         self._drop(key)
-        flat = self._buffers[key] = self._renew(values, ops)
+        flat = self._buffers[key] = self._renew(values, ops, names)
         results = flat.reduce(self._comm, values, weights, times)
         assert results is not None, "the ranks' buffers differ"
         return results
 
     def _renew(
-        self, values: Sequence[np.ndarray] | None, ops: Sequence[ReduceOp]
+        self,
+        values: Sequence[np.ndarray] | None,
+        ops: Sequence[ReduceOp],
+        names: Sequence[object] | None,
     ) -> FlatBuffer:
         """Make a buffer for values of other shapes, together with all ranks."""
         comm = self._comm
-        plan = FlatLayout(agree_on_kinds(comm, values, ops), ops)
-        is_small = plan.is_small(comm.size)
-        make: type[FlatBuffer] = _SmallBuffer if is_small else FlatBuffer
-        rows_in_all = 2 * comm.size if is_small else comm.size + 1
+        plan = FlatLayout(agree_on_kinds(comm, values, ops, names), ops)
+        make, count = self._kind_of_buffer(plan)
         window, segment = None, None
         if comm.rank == 0:
-            if is_small:
+            if make is _SmallBuffer:
                 for dtype in {run.dtype for run in plan.runs}:
                     small.warm(np.dtype(dtype))
             else:
                 for dtype, op in {(run.dtype, run.op) for run in plan.runs}:
                     warm(op, np.dtype(dtype))
-            segment = Segment(rows_in_all * plan.nbytes)
-            rows = segment.array(np.uint8, (rows_in_all, plan.nbytes))
+            segment = Segment(count * plan.nbytes)
+            rows = segment.array(np.uint8, (count, plan.nbytes))
             window = segment.window(rows)
         window = comm.exchange(window)[0]
         if comm.rank:
             rows = self._attachments.array(window)
         return make(comm, plan, rows, segment, key_of(window))
+
+    def _kind_of_buffer(self, plan: FlatLayout) -> tuple[type[FlatBuffer], int]:
+        """Return what reduces such values, and how many rows it needs."""
+        size = self._comm.size
+        return (
+            (_SmallBuffer, 2 * size) if plan.is_small(size) else (FlatBuffer, size + 1)
+        )
 
 
 def is_of_variable(key: tuple, number: int) -> bool:
@@ -214,12 +226,7 @@ class FlatBuffer:
         self._nbytes = plan.nbytes
         self._kinds = [(np.dtype(dtype), shape) for dtype, shape in plan.kinds]
         self._members = [run.members for run in plan.runs]
-        results = self._prepare(comm, plan, rows)
-        self._views = []
-        for i, (dtype, shape) in enumerate(self._kinds):
-            offset = plan.offsets[i]
-            end = offset + nbytes_of(plan.kinds[i])
-            self._views.append(results[offset:end].view(dtype).reshape(shape))
+        self._views = views_of(plan, self._prepare(comm, plan, rows))
 
     def _prepare(
         self, comm: SharedMemoryComm, plan: FlatLayout, rows: np.ndarray
@@ -254,11 +261,20 @@ class FlatBuffer:
         if not fits or any(word != self.serial for word in words):
             return None
         for run in self._runs:
-            run.run([(run.elements, weights)])
+            run.run(weights)
         times.spent(REDUCE, self._nbytes)
         comm.barrier()
         times.spent(WAIT)
         return self._views
+
+
+def views_of(plan: FlatLayout, row: np.ndarray) -> list[np.ndarray]:
+    """Return the values that lie in a row."""
+    views = []
+    for i, (dtype, shape) in enumerate(plan.kinds):
+        end = plan.offsets[i] + nbytes_of(plan.kinds[i])
+        views.append(row[plan.offsets[i] : end].view(dtype).reshape(shape))
+    return views
 
 
 class _SmallBuffer(FlatBuffer):

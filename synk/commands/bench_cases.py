@@ -131,7 +131,7 @@ _OUTSIDE: dict[int, np.ndarray] = {}
 
 
 def worker_move_out(context: RankContext, number: int) -> None:
-    """Give a variable a value outside of its home, the same memory every time."""
+    """Give a variable a value outside of its place, the same memory every time."""
     var = context.registry.variables[number]
     if number not in _OUTSIDE:
         _OUTSIDE[number] = host.get_value(var).copy()

@@ -92,10 +92,15 @@ def _bring_home(storages: list[list[Any]]) -> None:
         old = storage[0]
         if is_foreign(old):
             new = storage[0] = np.array(old)
-            for _, moved in _told:
-                told: Any = moved()
-                if told:
-                    told([(old, new)])
+            have_moved([(old, new)])
+
+
+def have_moved(values: list[tuple[Any, Any]]) -> None:
+    """Tell that variables have equal values in place of others, (old, new) arrays."""
+    for _, moved in _told:
+        told: Any = moved()
+        if told:
+            told(values)
 
 
 @wraps(_make)

@@ -121,7 +121,7 @@ class _Sum:
         """Add them up, together with all ranks."""
         comm = self._comm
         if self._within is not None:
-            self._within.run([(self._within.elements, [1.0] * len(self._rows))])
+            self._within.run([1.0] * len(self._rows))
             comm.local.barrier()
         if comm.local.rank == 0:
             mine = self._rows.tobytes() if self._over is None else b""

@@ -35,8 +35,8 @@ from ..workers.limit import Limit
 from ..workers.pools import ThreadPools
 from ..workers.recorder import Recorder, Unrecorded
 from ..workers.waiting import PATIENCE
-from .homes import Homes
 from .registry import Registry
+from .variable_buffers import VariableBuffers
 
 
 class Place(NamedTuple):
@@ -85,8 +85,8 @@ class RankContext:
         To meet all other ranks.
     registry : Registry
         The functions and shared variables that the rank has replicas of.
-    homes : Homes
-        Where variables that are reduced lie in shared memory.
+    variable_buffers : VariableBuffers or None
+        Where variables that are reduced lie in shared memory, on one machine.
     flat_buffers : FlatBuffers
         Where functions reduce values; on GPUs that is `device_buffers`.
     buffers_of_node : FlatBuffers
@@ -169,7 +169,9 @@ class RankContext:
         self.registry = Registry(self.rank)
         self.attachments = Attachments()
         self.outbox = Arena(can_shrink=not self.place.device.is_gpu)
-        self.homes = Homes(self.local_rank, self.control.size)
+        self.variable_buffers: VariableBuffers | None = None
+        if self._nodes is None:
+            self.variable_buffers = VariableBuffers(self.local, self.attachments)
         self.flat_buffers = FlatBuffers(self.local, self.attachments)
         self.buffers_of_node = self.flat_buffers
         if self._nodes is not None:
@@ -196,12 +198,10 @@ class RankContext:
     def _meet_nodes(self, ranks: list[int], node: int, cluster: Any) -> None:
         """Have this rank meet those of other nodes, too."""
         from ..cluster import comm
-        from .homes_on_nodes import NodesHomes
 
         self.comm = comm.NodesComm(self.local, ranks, node, cluster)
         self.flat_buffers = comm.NodesBuffers(self.comm, self.attachments)
         self.buffers_of_node = comm.OwnNodeBuffers(self.comm, self.attachments)
-        self.homes = NodesHomes(self.comm)
 
     def close(self) -> None:
         """Undo what was changed in this process; an interrupt leaves nothing out."""
@@ -324,8 +324,9 @@ class RankContext:
                 self.readers.pop(key, None)
             else:
                 self.registry.forget_variable(key)
-                self.homes.forget(key)
                 self.flat_buffers.forget_variable(key)
+                if self.variable_buffers is not None:
+                    self.variable_buffers.forget_variable(key)
                 if self.device_buffers is not None:
                     self.device_buffers.forget_variable(key)
 

@@ -83,7 +83,7 @@ class _Last:
         if is_again and where == self._where and not inbox.has_changed:
             return self._command
         self._where = None
-        kind, *what = unpickled(self._data, *where, inbox.copies, _house)
+        kind, *what = unpickled(self._data, *where, inbox.copies)
         if kind == "run":
             name, args, notices = what
             work = find(*name)
@@ -96,10 +96,6 @@ class _Last:
 
 def _inbox() -> Inbox:
     return Inbox(lambda kinds: SESSION.stage.room(kinds))
-
-
-def _house(number: int, nbytes: int, slots: dict) -> Any:
-    return SESSION.context.homes.house_as(number, nbytes, slots)
 
 
 def _as_bytes(reply: Any) -> bytes:

@@ -21,7 +21,6 @@ from ..memory.partition import spans
 from ..memory.segment import Window, is_window, key_of
 from ..memory.unchanged import check_whole, state_of
 from .context import Notice, RankContext
-from .homes import NewHome
 
 
 class Parting:
@@ -141,7 +140,7 @@ def for_nodes(
         args = PARTED[work].leaving(args, parting)
     name = work.__module__, work.__name__
     command = "run", name, args, notices
-    data, windows = pickled(command, parting.keep, {NewHome: _told})
+    data, windows = pickled(command, parting.keep)
     given: list[tuple[Window, int | None]] = [(window, None) for window in windows]
     given += [(window, number) for number, window in draft.wholes.items()]
     common: list[OfAll | np.ndarray] = []
@@ -165,8 +164,3 @@ def arrived(
 ) -> tuple:
     """Return the arguments of a node's ranks, from those that all nodes got."""
     return PARTED[work].arriving(args, here, copies) if work in PARTED else args
-
-
-def _told(home: NewHome) -> tuple:
-    """Return what other nodes need to know of a home, to make one alike."""
-    return home.number, home.window[6][1], home.slots

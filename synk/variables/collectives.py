@@ -1,26 +1,23 @@
 """Collectives on shared variables: every rank has a value of its own of each one.
 
-`all_reduce` and `reduce` keep the variables they are called with in shared memory: the
-first call gives a variable a *home* there (see `comm.shm`), a place for every rank's
-value. A function that updates the variable in place leaves its value in the home, and
-the next reduction copies nothing. Values on GPUs are another matter: see
-`device_collectives`.
+`all_reduce` keeps the variables that it is called with in shared memory, see
+`ranks.variable_buffers`. Values on GPUs stay there: see `device_collectives`.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from collections import defaultdict
+from typing import Any, TypeAlias
 
 import numpy as np
 from pytensor.compile import SharedVariable
 from pytensor.tensor.type import DenseTensorType
 
 from ..also_named import also_named
-from ..engines import host
+from ..engines import Engine, host, jax
 from ..errors import SplitError
 from ..memory.partition import part, part_lengths
 from ..ranks.context import RankContext
-from ..ranks.homes import NewHome
 from ..ranks.ledger import Holding
 from ..ranks.replication import master_replicate_variables
 from ..ranks.session import SESSION
@@ -46,6 +43,9 @@ from .lists import (
 )
 from .of_nodes import arriving_scatter, leaving_scatter
 from .of_one_rank import worker_get_values
+
+Weights: TypeAlias = dict[int, tuple[int, ...]]
+"""By variable: from how many rows the ranks' own values were computed."""
 
 # -- one value for all, or a part for each
 
@@ -321,7 +321,7 @@ def reduce(vars: Vars, op: ReduceOp = "avg", in_place: bool = True) -> Any:
         return as_given(vars, [np.array(value, order="C") for value in results])
 
 
-def _weights(numbers: list[int], variables: list[SharedVariable]) -> devices.Weights:
+def _weights(numbers: list[int], variables: list[SharedVariable]) -> Weights:
     """Return from how many rows the ranks' own values were computed, if any were."""
     held = zip(numbers, map(SESSION.ledger.of, variables), strict=True)
     return {n: of.rows for n, of in held if of.kind == "local" and of.rows is not None}
@@ -350,25 +350,11 @@ def _reduce(
     *,
     to_all: bool,
 ) -> list[Any]:
-    """Have all ranks reduce; return what the master's variables hold then."""
+    """Have all ranks reduce; return what rank 0 has of it."""
     weights = _weights(numbers, variables)
-    if devices.lie_on_devices(variables):
-        return devices.master_reduce(launch, numbers, op, weights, to_all)
-    homes = SESSION.context.homes
-    moved: list[tuple[np.ndarray, np.ndarray]] = []
-    try:
-        # A home for those that have none.
-        command = launch, numbers, op, weights, homes.house(numbers, variables, op)
-        mine = *command, to_all, moved
-        SESSION.run(worker_reduce, *command, to_all, [], mine=mine)
-    except BaseException:
-        # A rank may not have heard of a new home, after an interrupt.
-        for number in numbers:
-            homes.forget(number)
-        raise
-    finally:
-        SESSION.ledger.moved(moved)
-    return list(map(host.get_value, variables))
+    on_devices = devices.lie_on_devices(variables)
+    what = launch, numbers, op, weights, to_all, on_devices
+    return SESSION.run(worker_reduce, *what)[0]
 
 
 def worker_reduce(
@@ -376,24 +362,45 @@ def worker_reduce(
     launch: int,
     numbers: list[int],
     op: ReduceOp,
-    weights: devices.Weights,
-    new_home: NewHome | None,
+    weights: Weights,
     to_all: bool,
-    moved: list[tuple[np.ndarray, np.ndarray]],
-) -> None:
-    """Move this rank's values into their homes, and reduce a part of all ranks'.
-
-    The master learns which of its other values had to move out of the way, and where.
-    """
-    homes, local, registry = context.homes, context.local, context.registry
-    homes.attach(new_home, context.attachments)
-    targets = local.size if to_all else 1
+    on_devices: bool,
+) -> list[Any] | None:
+    """Combine this rank's values with the others', and store the results."""
+    groups = defaultdict(list)
+    for number in numbers:
+        groups[weights.get(number, (1,) * context.size)].append(number)
+    reduce = devices.reduce if on_devices else _reduce_on_host
+    engine: Engine = jax if on_devices else host
+    results: dict[int, Any] = {}
+    for of_ranks, some in groups.items():
+        found = reduce(context, some, op, of_ranks, to_all)
+        results.update(zip(some, found, strict=True))
+    if context.rank and not to_all:
+        results.clear()
+    if on_devices:
+        jax.wait(list(results.values()))  # all, before any variable is changed
     with in_call(context, launch) as transaction:
-        runs = homes.enter(local, op, targets, numbers, registry.variables, moved)
-        are_aside = homes.agree(context.comm, registry, op, runs, weights)
-        if are_aside:
-            homes.use_other_side(local, context.attachments, runs, targets)
-        homes.reduce(context.comm, op, runs)
-        for number, result in homes.results(runs, are_aside=are_aside, move=to_all):
-            if to_all or context.rank == 0:
-                transaction.store(host, registry.variables[number], result)
+        for number, value in results.items():
+            transaction.store(engine, context.registry.variables[number], value)
+    return None if context.rank else [results[number] for number in numbers]
+
+
+def _reduce_on_host(
+    context: RankContext,
+    numbers: list[int],
+    op: ReduceOp,
+    weights: tuple[int, ...],
+    to_all: bool,
+) -> list[np.ndarray]:
+    """Combine values of numpy's, all of the same weights."""
+    key = tuple(numbers), op
+    buffers = context.variable_buffers if to_all else None
+    if buffers is not None:
+        buffers.clear(key, context.registry.variables)
+    variables = [context.registry.variables[number] for number in numbers]
+    values, ops = list(map(host.get_value, variables)), [op] * len(numbers)
+    if buffers is not None:
+        return buffers.reduce(key, values, ops, weights, names=variables)
+    found = context.flat_buffers.reduce(key, values, ops, weights, names=variables)
+    return [np.array(value) for value in found]

@@ -24,7 +24,6 @@ from ..reduce_ops import ReduceOp, check_shapes
 from .lists import in_call
 
 Shapes = tuple[tuple[int, ...], ...]
-Weights = dict[int, tuple[int, ...]]
 
 
 def lie_on_devices(variables: Sequence[SharedVariable]) -> bool:
@@ -39,52 +38,24 @@ def lie_on_devices(variables: Sequence[SharedVariable]) -> bool:
 # -- reductions
 
 
-def master_reduce(
-    launch: int, numbers: list[int], op: ReduceOp, weights: Weights, to_all: bool
-) -> list[Any]:
-    """Combine the ranks' values; return the results, which are JAX's or numpy's."""
-    _leave_homes(SESSION.context, numbers)
-    return SESSION.run(worker_reduce, launch, numbers, op, weights, to_all)[0]
-
-
-def worker_reduce(
+def reduce(
     context: RankContext,
-    launch: int,
     numbers: list[int],
     op: ReduceOp,
-    weights: Weights,
+    weights: tuple[int, ...],
     to_all: bool,
-) -> list[Any] | None:
-    """Combine this rank's values with the others'."""
-    buffers = _prepare(context)
-    values, variables = _values(context, numbers), _variables(context, numbers)
-    results: dict[int, Any] = {}
-    for of_ranks, some in _by_weights(context, numbers, weights).items():
-        found = buffers.reduce(
-            (tuple(some), op, to_all),
-            [values[number] for number in some],
-            [op] * len(some),
-            of_ranks,
-            to_all=to_all,
-            names=[variables[number] for number in some],
-        )
-        results.update(zip(some, map(_own, found), strict=True))
-    if context.rank and not to_all:
-        results.clear()
-    # All of them, before any variable is changed.
-    jax.wait(list(results.values()))
-    _store(context, launch, results)
-    return None if context.rank else [results[number] for number in numbers]
-
-
-def _by_weights(
-    context: RankContext, numbers: list[int], weights: Weights
-) -> dict[tuple[int, ...], list[int]]:
-    """Return variables by what they weigh on the ranks; see `all_reduce`."""
-    groups = defaultdict(list)
-    for number in numbers:
-        groups[weights.get(number, (1,) * context.size)].append(number)
-    return groups
+) -> list[Any]:
+    """Combine this rank's values with the others', all of the same weights."""
+    buffers, variables = _prepare(context), _variables(context, numbers)
+    found = buffers.reduce(
+        (tuple(numbers), op, to_all),
+        list(_values(context, numbers).values()),
+        [op] * len(numbers),
+        weights,
+        to_all=to_all,
+        names=list(variables.values()),
+    )
+    return list(map(_own, found))
 
 
 # -- one value for all
@@ -94,7 +65,6 @@ def master_broadcast(
     launch: int, numbers: list[int], variables: list[SharedVariable]
 ) -> None:
     """Give every rank the master's values."""
-    _leave_homes(SESSION.context, numbers)
     kinds = [(v.dtype.name, v.shape) for v in map(jax.get_value, variables)]
     SESSION.run(worker_broadcast, launch, numbers, kinds)
 
@@ -145,7 +115,6 @@ def _as_one(dtype: str, shapes: Shapes) -> Group:
 
 def master_all_gather(launch: int, numbers: list[int]) -> list[np.ndarray]:
     """Give every rank the values of all, along the first axis; return copies."""
-    _leave_homes(SESSION.context, numbers)
     results = SESSION.run(worker_all_gather, launch, numbers)[0]
     return [np.array(result) for result in results]
 
@@ -246,14 +215,3 @@ def _store(context: RankContext, launch: int, results: dict[int, Any]) -> None:
     with in_call(context, launch) as transaction:
         for number, value in results.items():
             transaction.store(jax, context.registry.variables[number], value)
-    if context.rank:
-        _leave_homes(context, list(results))
-
-
-def _leave_homes(context: RankContext, numbers: list[int]) -> None:
-    """Give back the shared memory that values had.
-
-    The master does that first: what has no home there gets a new one on all ranks.
-    """
-    for number in numbers:
-        context.homes.forget(number)

@@ -183,7 +183,7 @@ def worker_time_in_place(context, number, calls):
     from synk.variables.collectives import worker_reduce
 
     def once():
-        worker_reduce(context, -1, [number], "sum", {}, None, True, [])
+        worker_reduce(context, -1, [number], "sum", {}, True, False)
 
     return timed(once, context.comm.barrier)(calls)
 

@@ -1,0 +1,172 @@
+"""Where shared variables that are reduced together lie in shared memory.
+
+A list of variables has a row for each rank, in which values lie side by side::
+
+    rank 0   | weights | bias |  ...  |      the value that a reduction gives a variable
+    rank 1   | weights | bias |  ...  |      on rank r is a view of its place in row r
+
+So a network's gradients are reduced as one array, and what is reduced again as it is
+need not be copied. A function that updates a variable makes a new array, which the next
+reduction copies to its place.
+
+Results go to the rows that values were copied to. Where a value still lies in its place
+on some rank, it would be lost if the reduction is stopped on its way: then they go to a
+second side, rows like the first, and the variables lie there from then on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from pytensor.compile import SharedVariable
+
+from ..comm.divided import DividedAllReduce
+from ..comm.flat import FlatBuffer, FlatBuffers, views_of
+from ..comm.flat_layout import FlatLayout
+from ..comm.shm import SharedMemoryComm
+from ..engines import plain_functions
+from ..memory.segment import Attachments, Segment
+from ..times.timing import UNCOUNTED, Times
+
+
+class VariableBuffers(FlatBuffers):
+    """The buffers of one rank for lists of variables; a key begins with their numbers.
+
+    Other than those of functions they return values that a variable may keep.
+    """
+
+    def _kind_of_buffer(self, plan: FlatLayout) -> tuple[type[FlatBuffer], int]:
+        return _VariableBuffer, self._comm.size
+
+    def clear(self, key: tuple, variables: Mapping[int, SharedVariable]) -> None:
+        """Copy values elsewhere that lie where a reduction will write to.
+
+        With ``updates=[(previous, g), (g, new)]`` PyTensor hands g's old array, a place
+        in the buffer, to `previous`: to write the next g there would change both.
+
+        Parameters
+        ----------
+        key : tuple
+        variables : mapping of int to SharedVariable
+            All of this rank.
+        """
+        buffer = self._buffers.get(key)
+        if not isinstance(buffer, _VariableBuffer):
+            return
+        places = dict(zip(key[0], buffer.places, strict=True))
+        for number, var in list(variables.items()):
+            storage = var.container.storage
+            value = storage[0]
+            if not isinstance(value, np.ndarray) or value.base is None:
+                continue
+            place = places.get(number)
+            if buffer.has(value) and (place is None or not _lies_at(value, place)):
+                storage[0] = value.copy()
+                plain_functions.have_moved([(value, storage[0])])
+
+
+class _Side:
+    """Rows of all ranks, what lies in this rank's, and what reduces it."""
+
+    def __init__(
+        self, comm: SharedMemoryComm, plan: FlatLayout, rows: np.ndarray
+    ) -> None:
+        self.row = rows[comm.rank]
+        self.places = views_of(plan, self.row)
+        self.runs = [rows[:, run.start : run.end].view(run.dtype) for run in plan.runs]
+        self.reductions = [
+            DividedAllReduce(comm, run.op, values, values)
+            for run, values in zip(plan.runs, self.runs, strict=True)
+        ]
+        self._is_apart: bool | None = False  # where the results went last
+
+    def reduce(self, weights: Sequence[float], to: _Side) -> None:
+        """Reduce this rank's part, to the rows of this side or of the other."""
+        # No reference to that side stays: a cycle would keep the memory of both.
+        is_apart = to is not self
+        changes = is_apart != self._is_apart
+        # An interrupt in the loop leaves some redirected: then all are, another time.
+        self._is_apart = None
+        for reduction, results in zip(self.reductions, to.runs, strict=True):
+            if changes:
+                reduction.redirect(results)
+            reduction.run(weights)
+        self._is_apart = is_apart
+
+
+class _VariableBuffer(FlatBuffer):
+    """The rows of one list of variables, as one rank sees them."""
+
+    def _prepare(
+        self, comm: SharedMemoryComm, plan: FlatLayout, rows: np.ndarray
+    ) -> np.ndarray:
+        self._plan, self._shape = plan, rows.shape
+        self._sides = [_Side(comm, plan, rows)]
+        self._side = 0
+        self._second: Segment | None = None  # rank 0's
+        return self._sides[0].row
+
+    @property
+    def places(self) -> list[np.ndarray]:
+        """Where the variables lie, or will."""
+        return self._sides[self._side].places
+
+    def has(self, value: np.ndarray) -> bool:
+        """Tell whether some of a value's memory is that of this rank's rows."""
+        return any(np.may_share_memory(value, side.row) for side in self._sides)
+
+    def reduce(
+        self,
+        comm: SharedMemoryComm,
+        values: Sequence[np.ndarray] | None,
+        weights: Sequence[float],
+        times: Times = UNCOUNTED,
+    ) -> list[np.ndarray] | None:
+        """Combine the ranks' values; return None, on all, if any rank's do not fit."""
+        assert values is not None
+        fits, stays = self.fits(values), False
+        side = self._sides[self._side]
+        if fits:
+            outside = [
+                not _lies_at(*pair) for pair in zip(values, side.places, strict=True)
+            ]
+            stays = not all(outside)
+            for reduction, members in zip(side.reductions, self._members, strict=True):
+                reduction.put([(at, values[i]) for i, at in members if outside[i]])
+        # An interrupt, or another rank's error, may have kept some ranks from changing
+        # sides, or from making the second one. Then all make the buffer anew.
+        state = 4 * self.serial + 2 * len(self._sides) - 2 + self._side
+        word = 2 * state if fits else -2
+        words = comm.agree(word + stays)
+        if word < 0 or any(each // 2 != word // 2 for each in words):
+            return None
+        to = self._side
+        if any(each % 2 for each in words):
+            to = 1 - to
+            if len(self._sides) == 1:
+                self._sides.append(_Side(comm, self._plan, self._second_side(comm)))
+        side.reduce(weights, self._sides[to])
+        comm.barrier()
+        self._side = to
+        return self.places
+
+    def _second_side(self, comm: SharedMemoryComm) -> np.ndarray:
+        """Return further rows, which rank 0 makes."""
+        window = None
+        if comm.rank == 0:
+            self._second = Segment(self._shape[0] * self._shape[1])
+            rows = self._second.array(np.uint8, self._shape)
+            window = self._second.window(rows)
+        window = comm.exchange(window)[0]
+        # Its arrays alone keep the memory of a rank: values may outlive the buffer.
+        return Attachments().array(window) if comm.rank else rows
+
+
+def _lies_at(value: np.ndarray, place: np.ndarray) -> bool:
+    """Tell whether a value lies in its place: compiled code makes new array objects."""
+    return value is place or (
+        value.flags.c_contiguous
+        and (value.dtype, value.shape) == (place.dtype, place.shape)
+        and value.__array_interface__["data"] == place.__array_interface__["data"]
+    )
