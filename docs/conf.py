@@ -20,6 +20,7 @@ extensions = [
     "sphinx.ext.autosummary",
     "numpydoc",
     "pictures.directive",
+    "sphinx_design",
 ]
 exclude_patterns = ["_build"]
 # In docstrings `name` is a parameter or an expression, not always a reference.

@@ -41,9 +41,10 @@ class Picture(SphinxDirective):
         """Return a figure with an image for each theme, of which the page shows one."""
         if "alt" not in self.options:
             raise self.error("a picture needs an :alt: text")
-        figure = nodes.figure()
+        figure, name = nodes.figure(), self.arguments[0]
+        folder = FOLDER if name in names() else "start"  # of a tutorial: tutorials.py
         for theme in THEMES:
-            uri = f"/{FOLDER}/{self.arguments[0]}-{theme}.svg"
+            uri = f"/{folder}/{name}-{theme}.svg"
             alt = " ".join(self.options["alt"].split())
             figure += nodes.image(uri=uri, alt=alt, classes=[f"only-{theme}"])
         if self.content:

@@ -24,6 +24,7 @@ import synk
 from synk import compat
 
 PAGES = sorted(DOCS.glob("*.rst"))
+TUTORIALS = sorted(DOCS.glob("start/*.rst"))
 NARRATIVE = (
     "index",
     "introduction",
@@ -214,12 +215,27 @@ def module(name: str):
 
 def test_every_picture_is_on_a_page_with_a_text_for_those_who_do_not_see_it(pictures):
     shown = []
-    for page in PAGES:
+    for page in [*PAGES, *TUTORIALS]:
         text = page.read_text()
         with_text = re.findall(r"^\.\. picture:: (\w+)\n   :alt: \w+", text, re.M)
         assert len(with_text) == text.count(".. picture::"), page.name
         shown += with_text
-    assert sorted(shown) == pictures.names()
+    drawn = [*pictures.names(), *(page.stem for page in TUTORIALS)]
+    assert sorted(shown) == sorted(drawn)
+    kept = {path.name for path in DOCS.glob("start/*.svg")}
+    themes = pictures.THEMES
+    assert kept == {
+        f"{page.stem}-{theme}.svg" for page in TUTORIALS for theme in themes
+    }
+
+
+@pytest.mark.parametrize("name", ["networks", "theano", "clusters"])
+def test_a_tutorial_prints_what_it_shows_and_ends_with_a_picture(
+    pictures, name, tmp_path
+):
+    """That of PyMC is in test_pymc_demos."""
+    module("tutorials").run(name, tmp_path)
+    assert [drawn.suffix for drawn in tmp_path.glob("*.svg")] == [".svg"]
 
 
 def test_speed_ups_are_those_that_the_pages_state(pictures):

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import importlib
 import re
 import subprocess
 import sys
 
 import pytest
-from places import DEMOS
+from places import DEMOS, DOCS
 
 pytest.importorskip("pymc", reason="these tests are of synk with PyMC")
 
@@ -26,6 +27,15 @@ def test_the_demo_samples_serially_and_by_ranks_to_the_same_means():
     apart = re.search(r"^the means of both runs ([\d.]+) at most$", done.stdout, re.M)
     assert apart is not None
     assert float(apart[1]) < 0.01
+
+
+def test_the_tutorial_prints_what_it_shows_and_ends_with_a_picture(
+    monkeypatch, tmp_path
+):
+    pytest.importorskip("matplotlib")
+    monkeypatch.syspath_prepend(str(DOCS))
+    importlib.import_module("pictures.tutorials").run("pymc", tmp_path)
+    assert [drawn.suffix for drawn in tmp_path.glob("*.svg")] == [".svg"]
 
 
 SMALL = """

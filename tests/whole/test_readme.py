@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import tomllib
+from pathlib import Path
 
 import pytest
 from places import ROOT
@@ -59,8 +60,9 @@ def test_the_two_commands_make_an_environment_install_an_extra_and_run():
 
 def test_every_link_leads_to_a_file_of_the_repository():
     links = re.findall(r"<([^>\s]+)>`_", README)
-    pages = {path.name for path in (ROOT / "docs").glob("*.rst")} - {"index.rst"}
-    assert {link.removeprefix("docs/") for link in links if "docs/" in link} == pages
+    pages = {path.relative_to(ROOT) for path in (ROOT / "docs").glob("**/*.rst")}
+    pages -= {Path("docs/index.rst")}
+    assert {Path(link) for link in links if "docs/" in link} == pages
     for link in links:
         assert (ROOT / link).exists(), link
 
