@@ -8,12 +8,12 @@ import sys
 from importlib import import_module
 
 COMMANDS = {
-    "info": "print versions, cores, memory and what synk.fork() would do",
-    "bench": "measure calls, reductions and speed-ups on this machine",
-    "tune": "list the records that synk.tune has written, or clear them",
-    "ps": "list the running sessions of this user, and what their ranks do",
-    "clean": "end what sessions have left whose master is gone",
+    "info": ("info", "print versions, cores, memory and what synk.fork() would do"),
+    "tune": ("tune", "list the records that synk.tune has written, or clear them"),
+    "ps": ("sessions", "list the running sessions of this user, and what ranks do"),
+    "clean": ("sessions", "end what sessions have left whose master is gone"),
 }
+"""The file of each in `commands`, where a function has its name, and what it does."""
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -35,11 +35,12 @@ def main(argv: list[str] | None = None) -> int:
         " and `synkhronos` can be imported from its first line on.",
     )
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for name, text in COMMANDS.items():
+    for name, (_, text) in COMMANDS.items():
         # Without help of its own: `--help` is left to the command, like all the rest.
         commands.add_parser(name, help=text, add_help=False)
     chosen, rest = parser.parse_known_args(argv)
-    return import_module(f"synk.commands.{chosen.command}").main(rest)
+    module, _ = COMMANDS[chosen.command]
+    return getattr(import_module(f"synk.commands.{module}"), chosen.command)(rest)
 
 
 if __name__ == "__main__":

@@ -37,7 +37,7 @@ _MAX_RANKS = 16
 Rows = list[tuple[str, str]]
 
 
-def main(argv: Sequence[str]) -> int:
+def info(argv: Sequence[str]) -> int:
     """Print the report; the exit status is 1 if synk could not fork here."""
     parser = argparse.ArgumentParser(prog="python -m synk info", description=__doc__)
     parser.add_argument(

@@ -1,21 +1,36 @@
-"""The sessions of this user that there are on this machine, as ``/proc`` shows them.
+"""The sessions of this user on this machine: ``python -m synk ps`` and ``clean``.
 
 Each process of a session has the segment of its flight records open, see
-`workers.records`, whatever has become of the others. So a session is found as long as
-any of its processes is there, and by nothing else: there is no register of sessions
-that could be wrong.
+`workers.records`, whatever has become of the others. So a session is found in ``/proc``
+as long as any of its processes is there, and by nothing else: there is no register of
+sessions that could be wrong.
 """
 
 from __future__ import annotations
 
+import argparse
 import contextlib
+import inspect
 import os
 import re
+import signal
+import time
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from ..workers.records import Event, Owner, doing, history, owner_of, part_of, pid_of
+from ..workers.records import (
+    Event,
+    Owner,
+    doing,
+    history,
+    lines_of,
+    owner_of,
+    part_of,
+    pid_of,
+)
+from .info import WIDTH, gibibytes
 
 _SEGMENT = re.compile(r"/(?:memfd:|dev/shm/)synk-\S+ \(deleted\)")
 """What the link of an open segment looks like."""
@@ -23,23 +38,20 @@ _SEGMENT = re.compile(r"/(?:memfd:|dev/shm/)synk-\S+ \(deleted\)")
 _STATES = {"R": "running", "S": "sleeping", "D": "in the kernel", "I": "idle"}
 _STATES |= {"T": "stopped", "t": "traced", "Z": "dead", "X": "dead"}
 
+_HEADINGS = "rank", "pid", "state", "CPU", "doing"
+
+_SHARED_MEMORY = Path("/dev/shm")
+_NAME = re.compile(r"(?:sem\.)?synk-(\d+)-\d+")
+_DEADLINE = 5.0
+
 Key = tuple[int, int]
 """What tells a segment from all others: device and inode."""
 
 
 class Process(NamedTuple):
-    """What the kernel says of a process.
+    """What the kernel says of a process: `seconds` are of processor time.
 
-    Attributes
-    ----------
-    state : str
-        As "running", in a word or two.
-    seconds : float
-        Of processor time.
-    started : int
-        Clock ticks from the start of the machine; see `records.Owner`.
-    parent : int
-        The process id of its parent.
+    `started` is in clock ticks from the start of the machine, see `records.Owner`.
     """
 
     state: str
@@ -54,13 +66,10 @@ class Session:
 
     Attributes
     ----------
-    owner : Owner
     pids : list of int
         The ranks' process ids, in their order; 0 for one that has not started.
-    last : list of (Event or None)
-        What each rank does.
-    histories : list of list of Event
-        What each rank has done before, the oldest first.
+    last, histories : list of (Event or None), list of list of Event
+        What each rank does, and what it has done before, the oldest first.
     holders : set of int
         The processes that have the session's records open. Children that the script has
         forked may be among them.
@@ -166,3 +175,158 @@ def command_of(pid: int) -> str:
     except OSError:
         return ""
     return b" ".join(filter(None, words)).decode(errors="replace")
+
+
+# -- ps
+
+
+def ps(argv: Sequence[str]) -> int:
+    """List the running sessions of this user, and what their ranks do."""
+    parser = argparse.ArgumentParser(prog="python -m synk ps", description=ps.__doc__)
+    parser.add_argument(
+        "--events",
+        type=int,
+        default=0,
+        metavar="N",
+        help="show the last N things that each rank did, 256 at the most",
+    )
+    events = parser.parse_args(argv).events
+    sessions = [session for session in find_sessions() if session.is_running]
+    texts = [_described(session, events) for session in sessions]
+    print("\n\n".join(texts or ["no session of this user is running"]))
+    return 0
+
+
+def _described(session: Session, events: int) -> str:
+    master, zygote = session.owner.master, session.owner.zygote
+    title = f"session of {master}: {command_of(master)}"
+    if len(title) > WIDTH:
+        title = title[: WIDTH - 3] + "..."
+    n, nbytes = len(session.segments), sum(session.segments.values())
+    memory = gibibytes(nbytes) if nbytes >= 1 << 20 else f"{nbytes >> 10} KiB"
+    size = session.owner.size
+    facts = f"  {size} rank{'s' * (size > 1)}, {memory} in {n} segment{'s' * (n > 1)}"
+    if zygote:
+        facts += f", zygote {zygote}"
+    now = time.monotonic_ns()
+    ranks = zip(session.pids, session.last, strict=True)
+    rows = [_row(rank, pid, event, now) for rank, (pid, event) in enumerate(ranks)]
+    widths = [max(map(len, column)) for column in zip(_HEADINGS, *rows, strict=True)]
+    table = [
+        "  ".join(map(str.ljust, row, widths)).rstrip() for row in (_HEADINGS, *rows)
+    ]
+    for rank, past in enumerate(session.histories if events else ()):
+        table += [f"rank {rank}, before", *lines_of(past[-events:])]
+    return "\n".join([title, facts, *(f"  {line}" for line in table)])
+
+
+def _row(rank: int, pid: int, event: Event | None, now: int) -> tuple[str, ...]:
+    found = process(pid) if pid else None
+    state = "not there" if found is None else found.state
+    seconds = "" if found is None else duration(found.seconds)
+    what = "" if event is None else f"{event}, for {duration((now - event.time) / 1e9)}"
+    return str(rank), str(pid or ""), state, seconds, what
+
+
+def duration(seconds: float) -> str:
+    """Write a number of seconds.
+
+    >>> duration(0.04), duration(75.2), duration(7300), duration(200_000)
+    ('0.0 s', '1 min 15 s', '2 h 1 min', '2 d 7 h')
+    """
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(int(seconds), 60)
+    if minutes < 60:
+        return f"{minutes} min {rest} s"
+    hours, minutes = divmod(minutes, 60)
+    return (
+        f"{hours} h {minutes} min" if hours < 24 else f"{hours // 24} d {hours % 24} h"
+    )
+
+
+# -- clean
+
+
+def clean(argv: Sequence[str]) -> int:
+    """End what this user's sessions left whose master is gone.
+
+    Ranks end with their master by themselves, whatever has ended it. They may not where
+    the process that looks after them, the zygote, was stopped (SIGSTOP) before. And
+    versions of synk that gave segments names left one in /dev/shm when they were killed
+    at the wrong moment. What belongs to a session whose master is there is not touched.
+    The exit status is 1 if something does not end.
+    """
+    parser = argparse.ArgumentParser(
+        prog="python -m synk clean",
+        description=inspect.getdoc(clean),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "-n", "--dry-run", action="store_true", help="only say what would be done"
+    )
+    is_dry = parser.parse_args(argv).dry_run
+    processes, names = list(_orphans()), list(_leftovers())
+    would = "would " if is_dry else ""
+    for pid, what in processes:
+        print(f"{would}kill {what}")
+        if not is_dry:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+    for path in names:
+        print(f"{would}remove {path}")
+        if not is_dry:
+            path.unlink(missing_ok=True)
+    if not processes and not names:
+        print("nothing to clean")
+    if is_dry:
+        return 0
+    left = [what for pid, what in processes if not _ends(pid)]
+    for what in left:
+        print(f"{what} does not end")
+    return 1 if left else 0
+
+
+def _orphans() -> Iterator[tuple[int, str]]:
+    """Yield the zygotes and ranks of sessions whose master is gone, and what they are.
+
+    Only such as have the records of their session open, and their parent: a process
+    that has one of their numbers by now has not.
+    """
+    for session in find_sessions():
+        if not session.is_orphan:
+            continue
+        master = session.owner.master
+        known = {session.owner.zygote: "zygote"}
+        known |= {pid: f"rank {rank}" for rank, pid in enumerate(session.pids) if rank}
+        ours = known.keys() & session.holders
+        # One that was forked before the session has not its records, but its ranks.
+        parents = {found.parent for pid in ours if (found := process(pid)) is not None}
+        for pid in sorted(ours | (parents & {session.owner.zygote})):
+            found = process(pid)
+            if found is not None and found.state != "dead":
+                what = f"{known[pid]} (pid {pid}, {found.state})"
+                yield pid, f"{what} of a session whose master, {master}, is gone"
+
+
+def _leftovers() -> Iterator[Path]:
+    """Yield names in ``/dev/shm`` of this user whose processes are gone.
+
+    Nobody ever opens a segment by its name.
+    """
+    for path in sorted(_SHARED_MEMORY.glob("*synk-*")):
+        match = _NAME.fullmatch(path.name)
+        with contextlib.suppress(OSError):
+            is_ours = path.lstat().st_uid == os.getuid()
+            if match and is_ours and not Path(f"/proc/{match[1]}").exists():
+                yield path
+
+
+def _ends(pid: int) -> bool:
+    """Wait for the end of a process that was killed; return whether it came."""
+    deadline = time.monotonic() + _DEADLINE
+    while (found := process(pid)) is not None and found.state != "dead":
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.01)
+    return True

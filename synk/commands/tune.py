@@ -9,7 +9,7 @@ from ..choice import records
 from ..choice.records import Record
 
 
-def main(argv: Sequence[str]) -> int:
+def tune(argv: Sequence[str]) -> int:
     """List the records, or delete them."""
     parser = argparse.ArgumentParser(prog="python -m synk tune", description=__doc__)
     parser.add_argument("--clear", action="store_true", help="delete all records")

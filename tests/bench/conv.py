@@ -17,9 +17,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytensor
 import pytensor.tensor as pt
+from beside import interleave
 
 from synk import nn
-from synk.commands.bench_rows import interleave
 
 TURNS = 51
 

@@ -24,10 +24,9 @@ import jax  # noqa: E402
 import numpy as np  # noqa: E402
 import resnet_jax  # noqa: E402
 import theano  # noqa: E402
+from beside import interleave  # noqa: E402
 from lasagne import layers as L  # noqa: E402
 from resnet50 import Graphs, compile_graphs, parse_arguments  # noqa: E402
-
-from synk.commands.bench_rows import interleave  # noqa: E402
 
 RATE = np.float32(1e-3)
 STEPS = 2

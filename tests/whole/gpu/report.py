@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 ROOT = Path(__file__).resolve().parents[3]
+sys.path.append(str(ROOT))
 IMAGES = (64, 3, 224, 224)  # float32: 38.5 MB
 PRECISIONS = ("tensorfloat32", "bfloat16")
 
@@ -63,7 +64,7 @@ def call() -> Iterator[Row]:
     import pytensor.tensor as pt
 
     import synk
-    from synk.commands.bench_rows import interleave
+    from tests.bench.beside import interleave
 
     with synk.session(1, devices=[0]):
         import jax
@@ -86,10 +87,10 @@ def rows() -> Iterator[Row]:
     import numpy as np
 
     import synk
-    from synk.commands.bench_rows import interleave
     from synk.memory.device_rows import DeviceTaker
     from synk.memory.partition import select
     from synk.ranks.session import SESSION
+    from tests.bench.beside import interleave
 
     with synk.session(1, devices=[0]):
         import torch

@@ -1,31 +1,106 @@
-"""What ``python -m synk bench`` measures; each case forks a session of its own."""
+"""What synk costs and gains on this machine, beside the plain function.
+
+``python -m tests.bench.beside`` prints a table: each figure beside another of the same
+run, taken in turns.
+"""
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import functools
 import itertools
-import mmap
 import multiprocessing
+import statistics
 import time
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytensor
 import pytensor.tensor as pt
 
 import synk
-
-from ..engines import host
-from ..memory.rows import RowTaker
-from ..ranks.context import RankContext
-from ..ranks.replication import master_replicate_variables
-from ..ranks.session import SESSION
-from .bench_rows import Row, interleave
+from synk.memory.rows import RowTaker
+from synk.ranks.context import RankContext
+from synk.ranks.session import SESSION
+from synk.workers.affinity import usable_cores
 
 PAUSE = 0.2
 """Seconds; see `interleave`."""
+
+
+class Row(NamedTuple):
+    """A line of the table: two times of one run, in seconds, and their ratio.
+
+    It is synk's time over the other's, which is to be small ("<"), or a speed-up (">").
+    """
+
+    what: str
+    synk: float
+    other: float
+    better: str
+    target: float | None = None
+    beside: str = ""
+
+    @property
+    def ratio(self) -> float:
+        if self.better == "<":
+            return self.synk / self.other
+        return self.other / self.synk
+
+    def __str__(self) -> str:
+        target = ""
+        if self.target is not None:
+            good = self.ratio <= self.target
+            is_reached = good if self.better == "<" else self.ratio >= self.target
+            target = f"{self.better}= {self.target:g} {'yes' if is_reached else 'NO'}"
+        return (
+            f"{self.what:42}{_seconds(self.synk):>10}{_seconds(self.other):>10}"
+            f"{self.ratio:>8.2f}x  {target:12}{self.beside}"
+        )
+
+
+def _seconds(value: float) -> str:
+    for unit, size in (("s", 1.0), ("ms", 1e-3)):
+        if value >= size:
+            return f"{value / size:.3g} {unit}"
+    return f"{value * 1e6:.3g} us"
+
+
+def interleave(
+    functions: Sequence[Callable[[], object]],
+    repeats: int,
+    number: int = 1,
+    pause: float = 0,
+) -> list[float]:
+    """Return the median seconds of each function, run in turns.
+
+    Turns, because the speed of a machine that others use drifts: what is compared
+    must be measured at the same time.
+
+    Parameters
+    ----------
+    functions : sequence of callable
+    repeats : int
+        How often each one has its turn.
+    number : int
+        Calls in one turn; a turn's time is divided by it.
+    pause : float
+        Seconds before each turn, for what the last one has left running: BLAS threads
+        look out for more work for some time after a call.
+    """
+    times: list[list[float]] = [[] for _ in functions]
+    for function in functions:
+        function()
+    for _ in range(repeats):
+        for function, of_function in zip(functions, times, strict=True):
+            time.sleep(pause)
+            start = time.perf_counter()
+            for _ in range(number):
+                function()
+            of_function.append((time.perf_counter() - start) / number)
+    return [statistics.median(of_function) for of_function in times]
 
 
 @contextlib.contextmanager
@@ -62,7 +137,7 @@ def call_overhead(ranks: int, quick: bool) -> Iterator[Row]:
         empty = synk.function([], [])
         repeats = 5 if quick else 25
         ours, theirs = interleave([empty, plain], repeats, 500)
-        yield Row("call of an empty function", ours, "plain call", theirs, "<", 25)
+        yield Row("call of an empty function", ours, theirs, "<", 25, "plain call")
         # The scattered inputs are looked up, checked, cut, described and mapped.
         x = pt.matrix("x", dtype="float32")
         total = synk.function([x], (x.sum(), "sum"))
@@ -72,9 +147,8 @@ def call_overhead(ranks: int, quick: bool) -> Iterator[Row]:
         ours, theirs = interleave(
             [lambda: total(data), lambda: plain_total(array)], repeats, 500
         )
-        yield Row(
-            "call with one input and one output", ours, "plain call", theirs, "<", None
-        )
+        what = "call with one input and one output"
+        yield Row(what, ours, theirs, "<", None, "plain call")
 
 
 def all_reduce(ranks: int, quick: bool) -> Iterator[Row]:
@@ -93,49 +167,14 @@ def _all_reduce(size: int, repeats: int) -> Iterator[Row]:
         repeats,
         max(1, min(1000, 10_000_000 // size)),
     )
-    large = size >= 100_000_000
     yield Row(
         f"all-reduce, {size / 1e6:.3g} MB in shared memory",
         ours,
-        "memcpy",
         copy,
         "<",
-        1.6 if large else None,
-        f"{size / ours / 1e9:.3g} GB/s, memcpy {size / copy / 1e9:.3g}",
+        1.6 if size >= 100_000_000 else None,
+        f"memcpy; {size / ours / 1e9:.3g} GB/s, memcpy {size / copy / 1e9:.3g}",
     )
-    if large:
-        ours, copy = _with_copies(var, source, target, repeats)
-        what = f"all-reduce, {size / 1e6:.3g} MB with copies in and out"
-        yield Row(what, ours, "memcpy", copy, "<", 4)
-
-
-def _with_copies(
-    var: Any, source: np.ndarray, target: np.ndarray, repeats: int
-) -> list[float]:
-    """Time a reduction of values that lie elsewhere, and a copy of the result."""
-    times: list[list[float]] = [[], []]
-    (number,) = master_replicate_variables([var])
-    for _ in range(repeats):
-        SESSION.run(worker_move_out, number)
-        start = time.perf_counter()
-        synk.all_reduce(var)
-        np.copyto(target, var.get_value(borrow=True))
-        times[0].append(time.perf_counter() - start)
-        start = time.perf_counter()
-        np.copyto(target, source)
-        times[1].append(time.perf_counter() - start)
-    return [float(np.median(of_kind)) for of_kind in times]
-
-
-_OUTSIDE: dict[int, np.ndarray] = {}
-
-
-def worker_move_out(context: RankContext, number: int) -> None:
-    """Give a variable a value outside of its place, the same memory every time."""
-    var = context.registry.variables[number]
-    if number not in _OUTSIDE:
-        _OUTSIDE[number] = host.get_value(var).copy()
-    host.set_value(var, _OUTSIDE[number])
 
 
 def row_gathering(ranks: int, quick: bool) -> Iterator[Row]:
@@ -152,11 +191,10 @@ def row_gathering(ranks: int, quick: bool) -> Iterator[Row]:
     yield Row(
         "512 shuffled rows of 784 float32 per rank",
         ours,
-        "numpy.take",
         take,
         "<",
         1,
-        f"{size / ours / 1e9:.3g} GB/s; the slowest rank",
+        f"numpy.take; {size / ours / 1e9:.3g} GB/s; the slowest rank",
     )
 
 
@@ -206,10 +244,10 @@ def logistic_regression(ranks: int, quick: bool) -> Iterator[Row]:
     yield Row(
         f"logistic log-likelihood + gradient, {n:,} x 20",
         ours,
-        "plain, all cores",
         theirs,
         ">",
         1.85 if ranks == 2 and not quick else None,
+        "plain, all cores",
     )
 
 
@@ -237,30 +275,8 @@ def speed_up(ranks: int, quick: bool) -> Iterator[Row]:
                     3 if quick else 15,
                     pause=PAUSE,
                 )
-            yield Row(f"{name}, {n} ranks", ours, "plain, all cores", theirs, ">", None)
-
-
-def memory(ranks: int, quick: bool) -> Iterator[Row]:
-    """Compare the resident memory of the ranks before and after 10,000 calls."""
-    x = pt.matrix("x", dtype="float32")
-    with synk.session(ranks):
-        total = synk.function([x], (x.sum(), "sum"))
-        data = synk.data(np.ones((64, 8), "float32"))
-        for _ in range(1_000):
-            total(data, batch=[1, 2, 3])
-        before = SESSION.run(worker_resident)
-        for _ in range(1_000 if quick else 10_000):
-            total(data, batch=[1, 2, 3])
-        after = SESSION.run(worker_resident)
-    growth = [b - a for a, b in zip(before, after, strict=True)]
-    print(f"growth over the calls, by rank: {[f'{n / 1024:.0f} kB' for n in growth]}")
-    yield from ()
-
-
-def worker_resident(_: RankContext) -> int:
-    """Return this rank's resident memory in bytes."""
-    with open("/proc/self/statm") as file:
-        return int(file.read().split()[1]) * mmap.PAGESIZE
+            what = f"{name}, {n} ranks"
+            yield Row(what, ours, theirs, ">", None, "plain, all cores")
 
 
 CASES: dict[str, Callable[[int, bool], Iterator[Row]]] = {
@@ -269,5 +285,26 @@ CASES: dict[str, Callable[[int, bool], Iterator[Row]]] = {
     "rows": row_gathering,
     "logistic": logistic_regression,
     "speed-up": speed_up,
-    "memory": memory,
 }
+
+
+def main() -> None:
+    """Run the measurements and print a table; timings are no test."""
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.bench.beside", description=__doc__
+    )
+    cores = len(usable_cores())
+    parser.add_argument("--ranks", type=int, default=cores, help="default: %(default)s")
+    parser.add_argument("--quick", action="store_true", help="small sizes, few repeats")
+    parser.add_argument("--only", metavar="TEXT", help="cases whose name contains this")
+    args = parser.parse_args()
+    print(f"{args.ranks} ranks on {cores} cores; medians of interleaved runs\n")
+    print(f"{'':42}{'synk':>10}{'beside':>10}{'ratio':>9}  target")
+    for name, case in CASES.items():
+        if args.only is None or args.only in name:
+            for row in case(args.ranks, args.quick):
+                print(row, flush=True)
+
+
+if __name__ == "__main__":
+    main()
