@@ -24,10 +24,10 @@ from ..ranks.pool import Pool, no_pool
 from ..ranks.session import SESSION
 from ..reduce_tree import block_cut, settled
 from ..times.timing import Times
+from .arguments import Given, Rows, as_it_is, take_share
 from .call_worker import Share
-from .held import HeldVariables
+from .placement_check import PlacementCheck
 from .plans import Planned, Plans
-from .rows import Given, Rows, take_share
 
 
 class Alone:
@@ -41,8 +41,10 @@ class Alone:
         Of these calls.
     """
 
-    def __init__(self, spec: FunctionSpec, held: HeldVariables, plans: Plans) -> None:
-        self._spec, self._held, self._plans = spec, held, plans
+    def __init__(
+        self, spec: FunctionSpec, placement: PlacementCheck, plans: Plans
+    ) -> None:
+        self._spec, self._placement, self._plans = spec, placement, plans
         self.was_last = False
         self.times = Times()
         self._last: tuple[int, CallKind, Subset] = -1, "step", ()
@@ -56,7 +58,7 @@ class Alone:
         """Whether the master has all that a call reads."""
         ledger = SESSION.ledger
         if ledger.version != self._version or not SESSION.is_of(self._made_for):
-            of, variables = ledger.of, self._held.variables
+            of, variables = ledger.of, self._placement.variables
             self._is_whole = all(of(var).kind == "replicated" for var in variables)
             self._entries = ledger.entries(variables)
             self._made_for = weakref.ref(SESSION.pool)
@@ -67,7 +69,7 @@ class Alone:
         """Make the next call so, or on all ranks."""
         self.was_last = is_alone
         if not is_alone:
-            self._held.check()
+            self._placement.check()
             SESSION.context.narrow()
 
     def call(
@@ -78,18 +80,10 @@ class Alone:
         subset: Subset,
         then: Callable[[int, list], object] | None = None,
     ) -> list:
-        """Make one call, or none; return the outputs of the subset.
-
-        Parameters
-        ----------
-        rows : Rows
-            Of sources that need hold no arrays.
-        then : callable, optional
-            See `BoundCall.once`.
-        """
+        """Make one call, or none; for `then` see `BoundCall.once`."""
         run = partial(self._run, planned, rows, given, subset, then)
         with planned.replicas.notice:
-            return self._held.in_master(run, known=self._entries)
+            return self._placement.in_master(run, self._entries)
 
     def _run(
         self,
@@ -104,12 +98,11 @@ class Alone:
         plan, replicas = planned
         programs, context = replicas.local(), SESSION.context
         block = programs.block(subset, plan.block)
+        # What is compiled as a whole makes its updates faster. Those that it makes in
+        # place could not be undone, after an error; and to compile takes long.
         kind: CallKind = "uncut" if programs.engine.ON_DEVICE else "step"
         if block:  # as on all ranks
             kind, _ = self._plans.keeping(programs, kind, subset, rows.total, given)
-        # What is compiled as a whole makes its updates faster. Those that it makes in
-        # place could not be undone, after an error; and to compile takes long.
-        if block:
             context.compute_with(one_thread=True)
         else:
             context.widen()
@@ -120,12 +113,15 @@ class Alone:
             self.times.is_fresh = True
             self._last = replicas.number, kind, subset
         total = rows.total
-        taken = take_share(0, context.array, rows.selection, [0, total], rows.sources)
+        _, selections = take_share(
+            0, as_it_is, rows.selection, [0, total], rows.sources
+        )
         by_rank = [total if self._spec.inputs else 1]
         how = given.constants, ONE_RANK, by_rank
-        task = Task(programs, kind, subset, given.sources, taken[1], *how)
+        task = Task(programs, kind, subset, given.sources, selections, *how)
         task.block, task.transaction, task.times = block, transaction, self.times
         task.tree = block_cut((0, total), block)
+        transaction.begin_call()
         results = Share(context, task).compute()
         assert results is not None  # rank 0 is not idle
         results = settled(results)

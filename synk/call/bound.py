@@ -20,12 +20,19 @@ from ..memory.partition import count, part_lengths, select
 from ..programs.programs import kind_of_call
 from ..ranks.session import SESSION
 from ..variables.data import Data, any_partial
+from .arguments import (
+    Given,
+    Rows,
+    check_arguments,
+    check_num_slices,
+    check_shared_rows,
+    gather,
+    stage,
+)
 from .call_worker import worker_call
 from .finite import FiniteCheck
-from .inputs import check_arguments, check_num_slices, check_shared_rows
 from .outputs import combine_outputs, rows_of
 from .plans import Planned
-from .rows import Given, Rows, Source, gather_rows, stage
 from .variant import Variant
 
 COMPARED = (type(None), int, slice)
@@ -50,8 +57,6 @@ class BoundCall:
 
     Parameters
     ----------
-    variant : Variant
-        Of the function.
     values : sequence of Data or array_like
         The arguments, scattered inputs first.
 
@@ -59,8 +64,6 @@ class BoundCall:
     ----------
     wanted : Wanted
         The outputs that it returns.
-    rows : Rows
-        Of sources that hold no arrays.
     can_be_again : bool
         Whether it may be the next call, too; see `is_for`.
 
@@ -73,29 +76,25 @@ class BoundCall:
     def __init__(self, variant: Variant, values: Sequence[Any], how: How) -> None:
         self.variant, self.how = variant, how
         spec, size = variant.spec, SESSION.size
-        n = len(spec.inputs)
-        rows = gather_rows(spec.inputs, values[:n], how.batch, size, spec.options)
+        self.rows, given = gather(spec, values, how.batch, size)
+        self._given: Given | None = given
         if spec.parts:
-            variant.held.check_parts(rows.bounds)
-        constants = check_arguments(spec.bcast_inputs, values[n:], spec.options)
+            variant.placement.check_parts(self.rows.bounds)
         self._num_slices = check_num_slices(how.num_slices, spec)
         self._batch_s = check_shared_rows(how.batch_s, spec.sliceable, size)
         self.wanted = variant.all.of(how.output_subset)
-        given = Given(values, [source.array for source in rows.sources], constants)
-        self._given: Given | None = given
         self._has_parts = any_partial(values)
-        unheld = [Source(None, *source[1:]) for source in rows.sources]
-        self.rows = Rows(rows.selection, rows.bounds, unheld)
-        self._bind_again(values, rows.sources)
+        self._bind_again(given)
         is_usual = self._num_slices == 1 and self.wanted is variant.all
         self.plan(given, is_usual and how.check is None)
 
     # -- whether it is the next call, too
 
-    def _bind_again(self, values: Sequence[Any], sources: Sequence[Source]) -> None:
+    def _bind_again(self, given: Given) -> None:
         """Take note by what the next call is known to be this one."""
         spec, how = self.variant.spec, self.how
-        data = values[: len(sources)]
+        sources = self.rows.sources
+        data = given.values[: len(sources)]
         self._made_for, self._batch = weakref.ref(SESSION.pool), how.batch
         self._are_data = all(type(value) is Data for value in data)
         self.can_be_again = (
@@ -105,25 +104,22 @@ class BoundCall:
             and type(how.batch) in (*COMPARED, np.ndarray)
             and not (spec.sliceable or spec.parts)
         )
-        self._arguments = len(values)
+        self._arguments = len(given.values)
         self._data: list[tuple] = []
         if self.can_be_again:
             self._data = [(value._window(), value.minibatch, None) for value in data]
         # Of how many rows others may be chosen; a minibatch has those that it has.
-        lengths = [0 if each.is_batch else len(each.array) for each in sources]
+        lengths = [
+            0 if source.is_batch else len(array)
+            for source, array in zip(sources, given.sources, strict=True)
+        ]
         self._length = min(lengths, default=0)
 
     def is_for(self, args: Sequence[Any], batch: Any) -> bool:
         """Tell whether a call is this one, maybe on other rows of its data.
 
-        Whether ranks can make it is to be asked as well: see `Variant.check_ranks`.
-
-        Parameters
-        ----------
-        args : sequence
-            All of its arguments.
-        batch : optional
-            All else of it is as it comes.
+        Beside its arguments and the batch all of it is as it comes. Whether ranks can
+        make it is to be asked as well: see `Variant.check_ranks`.
         """
         if not SESSION.is_of(self._made_for) or len(args) != self._arguments:
             return False
@@ -214,20 +210,7 @@ class BoundCall:
         start: float,
         then: Callable[[int, list], object] | None = None,
     ) -> list:
-        """Make the call, on all ranks or on none.
-
-        Parameters
-        ----------
-        start : float
-            When the script called.
-        then : callable, optional
-            See `once`.
-
-        Returns
-        -------
-        list
-            The outputs of the subset.
-        """
+        """Make the call, on all ranks or on none, by an engine that can compile it."""
         plans = self.variant.plans
         while True:
             planned = self._planned
@@ -249,11 +232,8 @@ class BoundCall:
     ) -> tuple[list, float]:
         """Make the call by its plan; return when that was done, too.
 
-        Parameters
-        ----------
-        then : callable, optional
-            Is called with the function's number and the results. What it raises undoes
-            the call.
+        At its end `then` is called with the function's number and the results. What
+        that raises undoes the call.
         """
         if not self.is_alone:
             return self._on_ranks(given, then)
@@ -281,7 +261,7 @@ class BoundCall:
                 )
                 if then is not None:
                     then(replicas.number, results)
-                variant.held.note(rows_of(replies), self._batch_s)
+                variant.placement.note(rows_of(replies), self._batch_s)
         return results, joined
 
     def _prepare(self, given: Given) -> None:
@@ -303,7 +283,7 @@ class BoundCall:
         if self._data:
             pairs = zip(self._data, self.rows.sources, strict=True)
             self._data = [(*known[:2], source.state) for known, source in pairs]
-        self._launch = variant.held.launch(programs.streams(kind))
+        self._launch = variant.placement.launch(programs.streams(kind))
         self._label, self._times = programs.label, programs.times
         self._whole = programs.cut(kind, subset).inputs_read
         self._what = replicas.number, subset, kind, self._num_slices, block

@@ -26,7 +26,7 @@ from ..reduce_tree import TreeOutput, block_cut
 from ..times.timing import COMMON, ROWS, WAIT
 from ..workers.channel import Ready
 from ..workers.control import LAUNCH
-from .rows import rows_of_node, take_all, take_share
+from .arguments import rows_of_node, take_all, take_share
 
 
 def worker_call(
@@ -35,7 +35,7 @@ def worker_call(
     given: list[np.ndarray] | None = None,
     constants: list[np.ndarray] | None = None,
 ) -> Any:
-    """Do one rank's share of a call.
+    """Do one rank's share of a call; return an `outputs.Reply`, or None without rows.
 
     Parameters
     ----------
@@ -45,11 +45,6 @@ def worker_call(
     given, constants : list of numpy.ndarray, optional
         In the master: what rows are taken from and the values of broadcast inputs,
         which `told` does not hold there.
-
-    Returns
-    -------
-    tuple or None
-        See `outputs.Reply`; None from a rank that had no rows.
     """
     context.transaction.begin(context.control.words[LAUNCH])
     share, context.share = context.share, None  # there is none after an error
@@ -66,19 +61,9 @@ def worker_call(
 
 
 class Share:
-    """Some rows of a call, that a rank computes on.
+    """Some rows of a call that a rank computes on, and what that takes.
 
-    Parameters
-    ----------
-    task : Task
-        Its sources and broadcast inputs may be given later.
-
-    Attributes
-    ----------
-    start : float
-        When it began.
-    is_padded : bool
-        Whether its rows are padded.
+    Sources and broadcast inputs of its task may be given later.
     """
 
     is_padded = False
@@ -155,8 +140,6 @@ class RankShare(Share):
         Whether all that a call takes but the values themselves follows from `told`.
     by_rank : list of int
         How many rows each rank computes on.
-    rows : int
-        How many this one does.
     is_idle : bool
         Whether other ranks have rows and this one has none.
     """
@@ -204,9 +187,9 @@ class RankShare(Share):
         if constants:
             located = list(map(context.array, constants))
             task.constants = programs.takers.broadcast(located)
-        self.rows = self.by_rank[context.rank]
+        self._rows = self.by_rank[context.rank]
         others = any(self.by_rank) or not self._has_node_rows
-        self.is_idle = not self.rows and others
+        self.is_idle = not self._rows and others
         is_told = not (states or programs.spec.sliceable)
         on_host = not (programs.is_padded or programs.engine.ON_DEVICE)
         self.can_repeat = is_told and on_host and not self.is_idle
@@ -275,13 +258,7 @@ class RankShare(Share):
     def give(
         self, sources: list[np.ndarray], constants: list[np.ndarray] | None
     ) -> None:
-        """Give the master its own arrays: they are not told, nor kept for other calls.
-
-        Parameters
-        ----------
-        sources, constants
-            See `worker_call`.
-        """
+        """Give the master its own arrays, which are not told, nor kept for later."""
         if sources:
             self.task.sources[: len(sources)] = sources
         if constants:
@@ -323,7 +300,7 @@ class RankShare(Share):
             if task.sources:
                 task.sources[:] = [None] * len(task.sources)
             task.constants = []
-            return outputs, self.rows
+            return outputs, self._rows
         left: dict[Any, Any] = {}
         for i, output in zip(self.task.subset, outputs, strict=True):
             if type(output) is TreeOutput:
@@ -332,11 +309,11 @@ class RankShare(Share):
                 left[i] = output
         windows = self._context.leave(left)
         if self._is_first:  # and may be the last
-            return windows, self.rows
+            return windows, self._rows
         if any(type(window) is not tuple for window in windows.values()):
-            return windows, self.rows  # values themselves, which nobody compares
+            return windows, self._rows  # values themselves, which nobody compares
         if windows != self._left:
-            self._left, self._reply = windows, Ready((windows, self.rows))
+            self._left, self._reply = windows, Ready((windows, self._rows))
         return self._reply
 
     def is_wanted(self, i: int) -> bool:
@@ -349,17 +326,7 @@ class RankShare(Share):
 def _all_rows(
     locate: Callable[[Any], np.ndarray], rows: tuple, arrays: list[np.ndarray], i: int
 ) -> np.ndarray:
-    """Return the rows of an input that all ranks have together.
-
-    Parameters
-    ----------
-    locate, rows
-        See `take_share`.
-    arrays : list of numpy.ndarray
-        What the rows are taken from.
-    i : int
-        Which input.
-    """
+    """Return the rows of an input that all ranks have together, by its number."""
     selection, bounds, sources = rows
     return take_all(locate, selection, bounds, (arrays[i], *sources[i][1:]))
 

@@ -20,22 +20,12 @@ from ..memory.partition import part
 from ..programs.programs import Subset
 from ..ranks.context import RankContext
 from ..ranks.session import SESSION
-from .rows import Rows
+from .arguments import Rows
 from .serial import SerialRun, label_of
 
 
 class FiniteCheck:
-    """Looks at the values of one call.
-
-    Parameters
-    ----------
-    serial : SerialRun
-        Of the function.
-    values : sequence
-        The arguments, scattered inputs first.
-    subset : tuple of int
-        Which outputs.
-    """
+    """Looks at the values of one call; `values` are its arguments."""
 
     def __init__(
         self,
@@ -49,11 +39,7 @@ class FiniteCheck:
         self._values, self._rows, self._subset = values, rows, subset
         self._named: list[str] = []
         self._places: list[int] = []  # in what a serial run returns
-        # One rank alone makes its updates in its compiled code, and keeps nothing.
-        variables = [var for var, _ in spec.plain_updates if SESSION.size == 1]
-        self._before = [
-            (var, host.copy_value(host.get_value(var))) for var in variables
-        ]
+        self._restore = updates_kept(spec)
 
     def check(self, number: int, results: Sequence) -> None:
         """Look at a function's outputs, and at new values of variables on all ranks.
@@ -74,8 +60,7 @@ class FiniteCheck:
                 where = f" on rank {ranks[0]}" if len(ranks) < len(by_rank) else ""
                 self._note(label_of(var) + where, len(self._subset) + i)
         if self._named:
-            for var, value in self._before:
-                host.set_value(var, value)
+            self._restore()
             raise NotFinite(", ".join(self._named))
 
     def _note(self, name: str, place: int) -> None:
@@ -128,12 +113,7 @@ def _is_finite(value: Any) -> bool:
 def _first_row(total: int, is_bad: Callable[[int, int], bool]) -> int | None:
     """Return the row that makes the rows up to it bad, if that is one row's.
 
-    Parameters
-    ----------
-    total : int
-        The number of rows.
-    is_bad : callable
-        Tells whether rows ``a`` to ``b`` by themselves give what is not finite.
+    Rows ``a`` to ``b`` by themselves are bad if they give what is not finite.
     """
     if not is_bad(0, total):
         return None  # in another order the sum of the same values is finite
@@ -148,3 +128,19 @@ def _first_row(total: int, is_bad: Callable[[int, int], bool]) -> int | None:
     if bad == 1 and others and all(is_bad(row, row + 1) for row in others):
         return None  # of the variables, say
     return bad - 1
+
+
+def updates_kept(spec: FunctionSpec) -> Callable[[], None]:
+    """Return what gives variables the values that they have before a call.
+
+    That is for one rank alone, which makes its updates in its compiled code, where a
+    call that is undone keeps nothing.
+    """
+    variables = [var for var, _ in spec.plain_updates if SESSION.size == 1]
+    before = [(var, host.copy_value(host.get_value(var))) for var in variables]
+
+    def restore() -> None:
+        for var, value in before:
+            host.set_value(var, value)
+
+    return restore

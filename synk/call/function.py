@@ -2,7 +2,7 @@
 
 What a call does:
 
-1. `inputs.bind` puts positional and keyword arguments in order.
+1. `arguments.bind` puts positional and keyword arguments in order.
 2. A `BoundCall` checks them, resolves `batch` to a selection of rows, which all inputs
    share, and cuts it into a part for each rank; its `Plan` says how it is computed.
    It is the last one again if that was of the same data.
@@ -32,10 +32,9 @@ from ..report.explain import explain
 from ..report.explanation import Explanation
 from ..user_frames import entry
 from ..workers.preconditions import check_timeout
+from .arguments import bind, build
 from .bound import BoundCall, How
-from .inputs import bind, build
-from .run_master import Run
-from .spent import Ran
+from .run_master import Run, RunTimes
 from .variant import Variant
 
 _numbers = itertools.count()
@@ -60,7 +59,7 @@ class Function:
         self._variants: dict[tuple, Variant] = {((), False): self._usual}
         self._bound: BoundCall | None = None
         self._workers: tuple[int | None, bool] = None, False
-        self.ran = Ran()  # of the last run
+        self.ran = RunTimes()  # of the last run
 
     @entry
     def __call__(
@@ -224,7 +223,7 @@ class Function:
         timeout = self._seconds(timeout, kwargs)
         how = How(None, batch_s, num_slices, output_subset, None, timeout)
         variant, values = self._variant_for(args, kwargs, how)
-        self.ran = Ran()
+        self.ran = RunTimes()
         return Run(variant, values, how, self, self.ran).make(batches, progress)
 
     @entry
@@ -249,10 +248,7 @@ class Function:
         values = bind(self, self._inputs, args, kwargs)
         programs = self._usual.plans.last.replicas.local()
         run = partial(self._usual.serial.run_programs, programs, values)
-        results = self._usual.held.in_master(
-            run, self._usual.serial.overwritten(programs)
-        )
-        return self._usual.all.arrange(results)
+        return self._usual.all.arrange(self._usual.placement.in_master(run))
 
     @entry
     def explain(
@@ -289,7 +285,7 @@ class Function:
         title = self.name or f"function {self._number}"
         present = self._usual.plans.last.replicas
         known = present.local(), present.are_there, self._usual.serial.timed
-        held, plan = self._usual.held.facts(), self._usual.plans.last.plan
+        held, plan = self._usual.placement.facts(), self._usual.plans.last.plan
         plans = plan, self._usual.plans.measured
         return explain(title, self._spec, *known, held, plans, graph)
 
@@ -335,17 +331,7 @@ class Function:
     def _variant_for(
         self, args: tuple, kwargs: dict[str, Any], how: How
     ) -> tuple[Variant, list]:
-        """Return what makes a call, and its arguments in order.
-
-        Raises
-        ------
-        StateError
-            If not forked.
-        TypeError
-            If arguments are too many or missing.
-        SplitError
-            If ranks cannot compute it.
-        """
+        """Return what makes a call, and its arguments in order."""
         variant = self._usual
         while parts := variant.check_ranks():
             if how.num_slices == 1 and SESSION.size == 1:  # one rank has it all
@@ -373,10 +359,7 @@ class Function:
         return self._variants[parts, careful]
 
     def _seconds(self, timeout: Any, kwargs: dict) -> float | None:
-        """Return the seconds of a call; they are an argument if an input has the name.
-
-        That is added to the other arguments.
-        """
+        """Return the seconds of a call; to an input of the name they are its value."""
         if timeout is None:
             return None
         if any(var.name == "timeout" for var in self._inputs):

@@ -12,7 +12,7 @@ from ..compiler.spec import FunctionSpec
 from ..errors import ShapeMismatch
 from ..programs.programs import Subset
 from ..ranks.context import RankContext
-from ..reduce_ops import ReduceOp, combine
+from ..reduce_ops import OutputOp, ReduceOp, combine
 from ..reduce_tree import TreeOutput, settled
 
 
@@ -24,12 +24,8 @@ class Wanted:
     returns : {"one", "list", "none"}
         In which form.
     order : sequence of int
-        Positions among the function's outputs, in the order asked for.
-
-    Attributes
-    ----------
-    subset : tuple of int
-        The positions, ascending: what is to be computed.
+        Positions among the function's outputs, in the order asked for. Ascending, and
+        each once, they are the subset: what is to be computed.
     """
 
     def __init__(self, returns: str, order: Sequence[int]) -> None:
@@ -94,31 +90,32 @@ def combine_outputs(
     replies: Sequence[tuple | None],
     context: RankContext,
     what: object,
+    ops: Sequence[OutputOp] | None = None,
 ) -> list[np.ndarray]:
     """Reduce the ranks' outputs; those of ranks that were idle are not there.
 
     Parameters
     ----------
     replies : sequence
-        What `worker_call` has returned on each rank.
+        A `Reply` of each rank, as a tuple.
     what : object
         What was called, for messages.
+    ops : sequence of str or None, optional
+        By which outputs are combined, if not by the function's.
 
     Raises
     ------
     ShapeMismatch
         If the shapes on the ranks do not fit together.
     """
-    if not subset:
-        return []
     present = [Reply(*reply) for reply in replies if reply is not None]
-    results = []
+    ops, results = ops or spec.wire_ops, []
     own, others = present[0].outputs, [reply.outputs for reply in present[1:]]
     whole: list[Any] = []  # where rank 0 has rows, as it has of what goes in a tree
     if isinstance(own, list):
         whole = settled(own, lambda key: [context.array(each[key]) for each in others])
     for position, i in enumerate(subset):
-        op = spec.wire_ops[i]
+        op = ops[i]
         if whole and type(own[position]) is TreeOutput:
             results.append(whole[position])
             continue
@@ -133,19 +130,15 @@ def combine_outputs(
                 values.append(context.array(value))
                 weights.append(reply.rows)
         if op is not None:
-            results.append(reduce_output(spec, i, op, values, weights, what))
-        else:
-            is_own = replies[0] is not None
-            results.append(values[0] if is_own else own_copy(values[0]))
+            results.append(_reduced(spec, i, op, values, weights, what))
+        elif isinstance(own, list) or not isinstance(values[0], np.ndarray):
+            results.append(values[0])
+        else:  # which lies in another rank's memory
+            results.append(values[0].copy())
     return results
 
 
-def own_copy(value: Any) -> Any:
-    """Return a value of another rank to keep: an array lies in that rank's memory."""
-    return value.copy() if isinstance(value, np.ndarray) else value
-
-
-def reduce_output(
+def _reduced(
     spec: FunctionSpec,
     i: int,
     op: ReduceOp | Literal["gather"],

@@ -54,7 +54,7 @@ from ..report.bits import check_bits
 from ..report.facts import PlanTimes
 from ..user_frames import callers_level
 from ..variables.data import Data
-from .rows import Given, Rows
+from .arguments import Given, Rows
 
 MANY_LENGTHS = 10
 """Numbers of rows for each of which JAX compiles, at which a word is said."""
@@ -118,14 +118,9 @@ class Plans:
     # -- for a call
 
     def of(self, rows: int, arrays: Sequence[Any]) -> Planned:
-        """Return what is to make a call.
+        """Return what is to make a call of so many rows of all ranks.
 
-        Parameters
-        ----------
-        rows : int
-            Of all ranks.
-        arrays : sequence of numpy.ndarray
-            What the rows are taken from, and the broadcast inputs.
+        The arrays are what rows are taken from, and the broadcast inputs.
         """
         if not SESSION.is_of(self._made_for):
             self._planned, self._made_for = {}, weakref.ref(SESSION.pool)
@@ -206,16 +201,8 @@ class Plans:
         """Return how a call is run, and its rows as ranks are told them.
 
         An optimizer or a sampler calls a likelihood with the same data over and over.
-        What the function computes of these alone, ranks compute once and keep.
-
-        Parameters
-        ----------
-        programs : Programs
-            Rank 0's, of the engine that makes the call.
-        kind : str
-            How it is run if nothing is kept.
-        block : int
-            Rows of a block.
+        What the function computes of these alone, ranks compute once and keep. They
+        know data by a state, and compute anew what is of plain arrays.
         """
         keeping, inputs = self.keeping(programs, kind, subset, rows.total, given)
         if not inputs:
@@ -239,42 +226,21 @@ class Plans:
     ) -> tuple[CallKind, tuple[int, ...]]:
         """Return how a call is run that keeps terms, and of which inputs these are.
 
-        Parameters
-        ----------
-        programs, kind, subset, given
-            See `with_kept`.
-        rows : int
-            Of all ranks.
+        Nothing is kept by what is otherwise of a `kind`, if there are no inputs.
         """
-        about = records.rows_of(records.scale_of(rows))
-        if about < KEPT_FROM or kind == "slice" or programs.is_padded:
+        scale = records.scale_of(rows)
+        if records.rows_of(scale) < KEPT_FROM or kind == "slice" or programs.is_padded:
             return kind, ()
         keeping: CallKind = "kept uncut" if kind == "uncut" else "kept step"
-        inputs = self._inputs_kept(programs, keeping, subset, rows, given.arrays)
-        return (keeping, inputs) if inputs else (kind, ())
-
-    def _inputs_kept(
-        self,
-        programs: Programs,
-        keeping: CallKind,
-        subset: Subset,
-        rows: int,
-        arrays: Sequence[np.ndarray],
-    ) -> tuple[int, ...]:
-        """Return the inputs that what is kept is computed from, if anything is."""
-        scale = records.scale_of(rows)
         key = programs.number, keeping, subset, scale
         if key not in self._kept:
-            self._kept[key] = ()
-            kept = programs.kept(keeping, subset)
+            kept, self._kept[key] = programs.kept(keeping, subset), ()
             if kept is not None:
-                about, sizes, _ = self._standing_for(rows, arrays)
-                size = nbytes_of(kept.wants, sizes)
-                scattered = arrays[: len(self._spec.inputs)]
-                row = sum(array[:1].nbytes for array in scattered)
-                if are_kept(about, row, size):
+                about, sizes, _ = self._standing_for(rows, given.arrays)
+                row = sum(array[:1].nbytes for array in given.sources)
+                if are_kept(about, row, nbytes_of(kept.wants, sizes)):
                     self._kept[key] = kept.inputs
-        return self._kept[key]
+        return (keeping, self._kept[key]) if self._kept[key] else (kind, ())
 
     # -- what there is to choose from
 
@@ -332,14 +298,7 @@ class Plans:
         """Return the number of rows that stands for all that have the same plan.
 
         That is these rows themselves where others do not fit the function's other
-        arguments, which have a value for each row.
-
-        Returns
-        -------
-        sizes : Sizes
-            For so many rows.
-        work : Work or None
-            Likewise.
+        arguments, which have a value for each row. With them come sizes and work.
         """
         for about in (records.rows_of(records.scale_of(rows)), rows):
             sizes = self._sizes(about, arrays)
@@ -380,10 +339,7 @@ class Plans:
     def settle(self, rows: int, planned: Planned, measured: dict[str, float]) -> None:
         """Have a plan make calls of about so many rows from now on, in later runs too.
 
-        Parameters
-        ----------
-        measured : dict of str to float
-            Seconds of a call, by the names of plans.
+        What was measured are seconds of a call, by the names of plans.
         """
         scale = records.scale_of(rows)
         machine = SESSION.size, len(SESSION.context.place.cores)
@@ -399,17 +355,14 @@ class Plans:
         engines = self._engines()
         if not engines:
             return self._with_replicas(self._plan_asked_for(rows, arrays))
-        scale = records.scale_of(rows)
-        record = records.find(self._key(scale), self._spec.label)
-        must = self._spec.has_any_bits
-        if (
-            record is None
-            or record.plan.engine not in engines
-            or (must and not record.plan.block)
-        ):
-            plan = choose(self.facts(rows, arrays))
-        else:
+        key = self._key(records.scale_of(rows))
+        record = records.find(key, self._spec.label)
+        if record is not None and record.plan.engine in engines:
             plan = record.plan
+        else:
+            plan = choose(self.facts(rows, arrays))
+        if self._spec.has_any_bits and not plan.block:  # though a record says so
+            plan = choose(self.facts(rows, arrays))
         return self._with_replicas(plan)
 
     def _plan_asked_for(self, rows: int, arrays: Sequence[Any]) -> Plan:

@@ -4,22 +4,29 @@ Two ways to compute a result round differently. Mostly what they differ by is sm
 beside the result, and a tolerance tells that from a mistake.
 
 A result in which large terms cancel has few digits that mean anything, and the gradient
-in a minimum has none. Where the tolerance is exceeded, the computation is repeated with
-other last digits in what goes into it. It rounds differently then at every step, and
-how far its results differ shows how large the errors are (Vignes, "A stochastic
-arithmetic for reliable scientific computation", 1993). Whole numbers go into it as they
-are, and errors begin where they are divided: so digits are changed at every step, too.
+in a minimum has none. Where the tolerance is exceeded, the graph is computed again with
+other last digits in all that goes into it, and in what each step of it makes. How far
+its results differ then shows how large the errors are (Vignes, "A stochastic arithmetic
+for reliable scientific computation", 1993).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-from pytensor.graph.basic import Variable
+from pytensor.compile.mode import Mode
+from pytensor.graph.basic import Apply, Variable
+from pytensor.graph.fg import FunctionGraph
+from pytensor.graph.op import Op
+from pytensor.graph.rewriting.db import RewriteDatabaseQuery
+from pytensor.graph.rewriting.utils import rewrite_graph
 from pytensor.graph.traversal import ancestors
 from pytensor.tensor.type import DenseTensorType
+
+from ..engines import host
+from ..engines.precision import EPSILONS, contains_product
 
 TOLERANCES = {
     "float16": 1e-2,
@@ -43,106 +50,112 @@ another such change has a probability of some 1e-4.
 
 
 class Rounding:
-    """The rounding errors in the results of a computation.
+    """The rounding errors in the results of a graph.
+
+    What PyTensor makes of it to be safe from overflow is kept, so that errors are those
+    of what is computed. A graph within it, as a scan's, is one step.
 
     Parameters
     ----------
-    compute : callable
-        Takes the arguments and returns a list of arrays.
+    inputs, outputs : sequence of Variable
     arguments : sequence of numpy.ndarray
-        They must not change meanwhile.
-    results : sequence of numpy.ndarray
-        What it has returned for them.
-    finer : callable, optional
-        Computes the same with products of float32, where `compute` has others.
-    steps : callable, optional
-        Computes the same with other digits at every step; see `RoundedSteps`.
+        Of the inputs. They must not change meanwhile.
+    precision : str or None
+        What products of float32 are computed in, and their factors rounded to.
     """
 
     def __init__(
         self,
-        compute: Callable[..., list],
-        arguments: Sequence,
-        results: Sequence,
-        finer: Callable[..., list] | None = None,
-        steps: Callable[[Sequence, float, np.random.Generator], list] | None = None,
+        inputs: Sequence[Variable],
+        outputs: Sequence[Variable],
+        arguments: Sequence[Any],
+        precision: str | None,
     ) -> None:
-        self._compute, self._arguments = compute, arguments
-        self._results, self._finer, self._steps = results, finer, steps
-        self._trials: dict[float, list[list]] = {}
-        self._finer_trials: list[tuple[list, list]] = []
+        self._inputs, self._outputs = list(inputs), list(outputs)
+        self._arguments = arguments
+        self._digits, self._factors = Digits(), Digits()
+        self._of_products = EPSILONS.get(precision or "", 0.0) / 4
+        self._compiled: Callable[..., list] | None = None
+        self._changes: dict[float, list[float]] = {}
 
     def allowed(self, i: int, unit: float) -> float:
         """Return by how much other ways to compute result `i` may differ from it.
 
         Parameters
         ----------
+        i : int
         unit : float
             The relative size of rounding errors where it is computed.
         """
-        if unit not in self._trials:
-            self._trials[unit] = [self._compute(*args) for args in self._shaken(unit)]
-        of_result = (trial[i] for trial in self._trials[unit])
-        return MARGIN * max(change(trial, self._results[i]) for trial in of_result)
+        if unit not in self._changes:
+            plain = self._computed(0.0, 0.0)
+            self._changes[unit] = [0.0] * len(plain)
+            for _ in range(TRIALS):
+                trial = self._computed(unit, self._of_products)
+                found = map(change, trial, plain)
+                most = map(max, self._changes[unit], found)
+                self._changes[unit] = list(most)
+        return MARGIN * self._changes[unit][i]
 
-    def allowed_by_steps(self, i: int, unit: float) -> float:
-        """Return the same, where the digits of every step differ.
+    def _computed(self, unit: float, of_products: float) -> list[Any]:
+        if self._compiled is None:
+            self._compiled = self._compile()
+        self._digits.unit, self._factors.unit = unit, of_products
+        results = self._compiled(*map(self._digits.changed, self._arguments))
+        return list(map(np.array, results))  # PyTensor writes to their memory again
 
-        Parameters
-        ----------
-        unit : float
-            The relative size of rounding errors where it is computed.
+    def _compile(self) -> Callable[..., list]:
+        graph: Any = FunctionGraph(outputs=self._outputs, clone=True, copy_inputs=False)
+        rewrite_graph(graph, include=("canonicalize", "stabilize"))
+        of_step, of_factor = ChangeDigits(self._digits), ChangeDigits(self._factors)
+        for node in graph.toposort():
+            if self._of_products and contains_product(node):
+                for i, var in enumerate(node.inputs):
+                    if _is_of_floats(var):
+                        graph.change_node_input(node, i, of_factor(var))
+            for var in filter(_is_of_floats, node.outputs):
+                graph.replace(var, of_step(var))
+        mode = Mode("vm", RewriteDatabaseQuery(include=[]))
+        return host.compile_graph(self._inputs, list(graph.outputs), [], mode, None, {})
+
+
+def _is_of_floats(var: Any) -> bool:
+    return isinstance(var.type, DenseTensorType) and var.type.dtype in TOLERANCES
+
+
+class Digits:
+    """How last digits are changed at present: by up to twice `unit`."""
+
+    def __init__(self) -> None:
+        self.unit, self._random = 0.0, np.random.default_rng(0)
+
+    def changed(self, value: Any) -> Any:
+        """Return floats with other last digits, and anything else as it is.
+
+        Whole numbers stay as well: they are exact, and may be meant as such.
         """
-        assert self._steps is not None
-        random = np.random.default_rng(0)
-        try:
-            plain = self._steps(self._arguments, 0.0, random)[i]
-            trials = [
-                self._steps(self._arguments, unit, random)[i] for _ in range(TRIALS)
-            ]
-        except NotImplementedError:
-            return 0.0  # an Op that is there for an engine only
-        return MARGIN * max(change(trial, plain) for trial in trials)
-
-    def allowed_by_products(self, i: int, unit: float) -> float:
-        """Return the same for result `i` where products are those of a coarser type.
-
-        Their errors are what products of float32 change, in each of the trials: the
-        change by other arguments would hide what is wrong in an update, as the old
-        value of the variable is one of them.
-
-        Parameters
-        ----------
-        unit : float
-            The relative size of rounding errors of the products.
-        """
-        assert self._finer is not None
-        if not self._finer_trials:
-            self._finer_trials = [
-                (self._compute(*args), self._finer(*args))
-                for args in self._shaken(unit)
-            ]
-        return MARGIN * max(change(a[i], b[i]) for a, b in self._finer_trials)
-
-    def _shaken(self, unit: float) -> Iterator[list]:
-        """Return arguments with other last digits, for each trial."""
-        random = np.random.default_rng(0)
-        for _ in range(TRIALS):
-            yield [shaken(argument, unit, random) for argument in self._arguments]
+        array = np.asarray(value)
+        if array.dtype.kind not in "fc" or not self.unit:
+            return value
+        moves = self._random.uniform(-2 * self.unit, 2 * self.unit, array.shape)
+        moved = (array * (1 + moves)).astype(array.dtype)
+        is_whole = (array == np.rint(array)) & (np.abs(array) * self.unit < 1)
+        return np.where(is_whole, array, moved)
 
 
-def shaken(value: Any, unit: float, random: np.random.Generator) -> Any:
-    """Return floats changed by up to twice `unit`, and anything else as it is.
+class ChangeDigits(Op):
+    """Changes the last digits of what is no whole number."""
 
-    Whole numbers stay as well: they are exact, and may be meant as such.
-    """
-    array = np.asarray(value)
-    if array.dtype.kind not in "fc":
-        return value
-    moves = random.uniform(-2 * unit, 2 * unit, array.shape)
-    moved = (array * (1 + moves)).astype(array.dtype)
-    is_whole = (array == np.rint(array)) & (np.abs(array) * unit < 1)
-    return np.where(is_whole, array, moved)
+    def __init__(self, digits: Digits) -> None:
+        self.digits = digits
+
+    def make_node(self, *inputs: Any) -> Apply:
+        """Apply the Op to a tensor."""
+        return Apply(self, list(inputs), [inputs[0].type()])
+
+    def perform(self, node: Apply, inputs: Sequence, output_storage: Sequence) -> None:
+        """Compute it."""
+        output_storage[0][0] = np.asarray(self.digits.changed(inputs[0]))
 
 
 def change(one: Any, other: Any) -> float:
@@ -181,6 +194,7 @@ def difference(
 
     Parameters
     ----------
+    value, serial : numpy.ndarray
     tolerance : float
         As a part of the largest absolute value of `serial`; 0 for values that must be
         equal.
@@ -199,9 +213,8 @@ def difference(
         return f"{size} differ, the first is {first[0]}, and serially {first[1]}"
     if not tolerance:  # an average of integers
         tolerance = TOLERANCES["float64"]
-    wide = (
-        "clongdouble" if "c" in value.dtype.kind + serial.dtype.kind else "longdouble"
-    )
+    is_complex = "c" in value.dtype.kind + serial.dtype.kind
+    wide = "clongdouble" if is_complex else "longdouble"
     value, serial = value.astype(wide), serial.astype(wide)
     same = (value == serial) | (np.isnan(value) & np.isnan(serial))
     finite = np.isfinite(value) & np.isfinite(serial)

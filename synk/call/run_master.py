@@ -2,31 +2,88 @@
 
 What ranks do in it is in `run_worker`. Where calls of other numbers of rows have other
 plans, and where rank 0 goes on alone, there are several launches, or none.
+
+Batches are taken ahead, and a generator of batches may set variables between them: a
+rate that falls, say. Those taken before are run with the values from before. What is
+called after each call comes too late for that: the other ranks are in the next one.
 """
 
 from __future__ import annotations
 
+import contextlib
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
 from functools import partial
 from time import perf_counter
 from typing import Any
 
 import numpy as np
 
+from ..errors import StateError
 from ..memory.partition import count, cuts, part_lengths, select
 from ..programs.programs import CallKind, kind_of_call
+from ..ranks.ledger import Entry, set_among
 from ..ranks.session import SESSION
+from ..times.timing import COMMON, COMPUTE, NODES, REDUCE, ROWS, WAIT
 from ..variables.data import Data, any_partial
+from .arguments import (
+    Rows,
+    Source,
+    check_num_slices,
+    check_shared_rows,
+    describe_selection,
+    gather,
+    windows_of,
+)
 from .bound import How
-from .inputs import check_arguments, check_num_slices, check_shared_rows
-from .launches import in_launches, watched
+from .placement_check import PlacementCheck
 from .plans import Planned
-from .progress import Bar, count_calls
-from .rows import Given, Rows, Source, describe_selection, gather_rows, windows_of
-from .run_worker import Call, combine_runs, stacked, worker_run
-from .spent import Ran, Watch
+from .run_worker import Call, PhaseTimer, Spent, combine_runs, stacked, worker_run
 from .variant import Variant
+
+AT_ONCE = 64
+"""Batches that are taken from a generator for one launch."""
+
+
+class RunTimes:
+    """Where the time of a run went, in all of its launches.
+
+    Attributes
+    ----------
+    rows, compute, reduce, wait : float
+        Seconds, the means of the ranks that have made the calls. Calls that follow a
+        compilation are left out. What a rank waits in the end for slower ones counts.
+        Of calls that had to be launched one by one there are none.
+    calls : list of float
+        The seconds of each call, on rank 0.
+    """
+
+    def __init__(self) -> None:
+        self.rows = self.compute = self.reduce = self.wait = 0.0
+        self.calls: list[float] = []
+
+    def add(self, by_rank: Sequence[Spent]) -> None:
+        """Count a launch, of which all ranks have told that made it."""
+        # How long it took: ranks of other nodes have other clocks.
+        longest = max(spent.ended[-1] - spent.began for spent in by_rank)
+        for phases, began, ended in by_rank:
+            rest = longest - (ended[-1] - began)
+            self.rows += phases[ROWS] / len(by_rank)
+            self.compute += (phases[COMPUTE] + phases[COMMON]) / len(by_rank)
+            self.reduce += (phases[REDUCE] + phases[NODES]) / len(by_rank)
+            self.wait += (phases[WAIT] + rest) / len(by_rank)
+        before = by_rank[0].began
+        for end in by_rank[0].ended:
+            self.calls.append(end - before)
+            before = end
+
+    def include(self, other: RunTimes) -> None:
+        """Count what another one has counted."""
+        self.rows += other.rows
+        self.compute += other.compute
+        self.reduce += other.reduce
+        self.wait += other.wait
+        self.calls += other.calls
 
 
 class Run:
@@ -34,15 +91,13 @@ class Run:
 
     Parameters
     ----------
-    variant : Variant
-        Of the function.
     values : sequence of Data or array_like
         The arguments, scattered inputs first.
     how : How
         The same for all calls.
     one_call : callable
         The function itself.
-    ran : Ran
+    ran : RunTimes
         Where its time is counted.
 
     Raises
@@ -57,24 +112,20 @@ class Run:
         values: Sequence[Any],
         how: How,
         one_call: Callable[..., Any],
-        ran: Ran,
+        ran: RunTimes,
     ) -> None:
         self._variant, self._how, self._one_call = variant, how, one_call
         self._ran = ran
         spec, size = variant.spec, SESSION.size
-        n = len(spec.inputs)
-        data = [value for value in values[:n] if isinstance(value, Data)]
-        constants = check_arguments(spec.bcast_inputs, values[n:], spec.options)
+        data = [each for each in values[: len(spec.inputs)] if isinstance(each, Data)]
         self._num_slices = check_num_slices(how.num_slices, spec)
         self._wanted = variant.all.of(how.output_subset)
         if any(value.minibatch for value in data):
             raise ValueError(
                 "minibatch data holds the rows of one call: a run has many"
             )
-        whole = gather_rows(spec.inputs, values[:n], None, size, spec.options)
+        whole, self._given = gather(spec, values, None, size)
         self._length = whole.total
-        arrays = [source.array for source in whole.sources]
-        self._given = Given(values, arrays, constants)
         self._batch_s = check_shared_rows(how.batch_s, spec.sliceable, size)
         self._has_parts = any_partial(data)
         if self._has_parts:
@@ -84,16 +135,17 @@ class Run:
         """Make all calls; return what they return, see `Function.run`."""
         variant = self._variant
         made: list[list] = [[] for _ in self._wanted.subset]
-        with count_calls(progress, batches) as report:
+        with _count_calls(progress, batches) as report:
             if report is not None and not isinstance(report, Bar):
-                report = watched(report, variant.held.entries)
-            for some in in_launches(batches, variant.held):
+                report = _watched(report, variant.placement.entries)
+            for some in _in_launches(batches, variant.placement):
                 calls = [self._call(batch) for batch in some]
-                if variant.held.changes_itself([call.bounds for call in calls[:-1]]):
+                before = [call.bounds for call in calls[:-1]]
+                if variant.placement.changes_itself(before):
                     found = self._one_by_one(some, report)
                 else:
                     for call in calls if variant.spec.parts else ():
-                        variant.held.check_parts(call.bounds)
+                        variant.placement.check_parts(call.bounds)
                     found = self._by_plans(calls, report)
                 for results in found:
                     for of_output, more in zip(made, results, strict=True):
@@ -158,10 +210,10 @@ class Run:
             When all ranks had done their shares.
         """
         variant, subset = self._variant, self._wanted.subset
-        held, size = variant.held, SESSION.size
+        placement, size = variant.placement, SESSION.size
         plan, replicas = planned
         # Workers of a rule have rows evenly, and machines those that they have read.
-        if held.workers is None and not self._has_parts:
+        if placement.workers is None and not self._has_parts:
             cut = planned.bounds
             calls = [c._replace(bounds=cut(c.bounds[-1], size)) for c in calls]
         bounds = [call.bounds for call in calls]
@@ -172,21 +224,21 @@ class Run:
                 replicas.prepare("idle", subset)
             if isinstance(report, Bar) and not programs.times.is_fresh:
                 report.show()
-            with held.launch(programs.streams(kind), bounds) as launched:
+            with placement.launch(programs.streams(kind), bounds) as launched:
                 block = programs.block(subset, plan.block)
                 what = replicas.number, subset, kind, self._num_slices, block
-                rest = launched.states, launched.number, held.workers
+                rest = launched.states, launched.number, placement.workers
                 mine = (what, *self._own(calls), *rest), report
                 theirs = (what, *self._described(calls), *rest), None
                 how = self._how.timeout, programs.label
                 replies = SESSION.run_args(worker_run, theirs, mine, *how)
                 joined = perf_counter()
                 self._ran.add([reply.spent for reply in replies])
-                context, of_nodes = SESSION.context, held.are_nodes
+                context, of_nodes = SESSION.context, placement.are_nodes
                 told = replies, context, variant.what, of_nodes
                 results = combine_runs(variant.spec, subset, *told)
                 rows_of_last = tuple(replies[0].rows_by_call[-1])
-                held.note(rows_of_last, calls[-1].batch_s)
+                placement.note(rows_of_last, calls[-1].batch_s)
         return results, joined
 
     def _kind(self, planned: Planned, rows: int) -> CallKind:
@@ -235,16 +287,16 @@ class Run:
         alone, subset = self._variant.alone, self._wanted.subset
         _, sources, _ = self._own(calls)
         made: list[list] = [[] for _ in subset]
-        watch = Watch(alone.times)
+        timer = PhaseTimer(alone.times)
         for call in calls:
             rows = Rows(call.selection, call.bounds, sources)
             results = alone.call(planned, rows, self._given, subset)
             for of_output, value in zip(made, results, strict=True):
                 of_output.append(value)
-            watch.call_ended()
+            timer.call_ended()
             if report is not None:
                 report()
-        self._ran.add([watch.told(0)])
+        self._ran.add([timer.spent(0)])
         return made, perf_counter()
 
     def _one_by_one(self, batches: list, report: Any) -> Iterator[list]:
@@ -261,3 +313,129 @@ class Run:
             yield [[value] for value in results]
             if report is not None:
                 report()
+
+
+# -- batches and launches
+
+
+def _in_launches(batches: Iterable, placement: PlacementCheck) -> Iterator[list]:
+    """Return the batches of each launch: all of a sequence, some of a generator.
+
+    Parameters
+    ----------
+    placement : PlacementCheck
+        Those of the function. A launch ends where the generator sets one.
+    """
+    if isinstance(batches, Sized):
+        if len(batches):
+            yield list(batches)
+        return
+    taken: list = []
+    for batch in itertools.chain(batches, [_END]):
+        if taken:
+            newly_set = set_among(placement.entries)
+            if newly_set or len(taken) == AT_ONCE or batch is _END:
+                with _as_before(newly_set):
+                    yield taken
+                taken = []
+        if not taken:
+            placement.check()  # so that what is set from now on is told from this
+        taken.append(batch)
+
+
+_END = object()
+
+
+@contextlib.contextmanager
+def _as_before(entries: Sequence[Entry]) -> Iterator[None]:
+    """Give variables the values from before they were set, in a ``with`` block."""
+    values = [entry.storage[0] for entry in entries]
+    for entry in entries:
+        if not entry.has_former:
+            raise StateError(
+                "a generator of batches has called a function that updates a shared"
+                " variable in place, which the batches before are to be computed with:"
+                " run these first"
+            )
+        entry.storage[0] = entry.former
+    try:
+        yield
+    finally:
+        for entry, value in zip(entries, values, strict=True):
+            entry.storage[0] = value
+
+
+# -- progress
+
+
+@contextlib.contextmanager
+def _count_calls(
+    progress: bool | Callable[[int], object], batches: Iterable
+) -> Iterator[Callable[[], object] | None]:
+    """Return what is to be called after every call, if anything."""
+    if callable(progress):
+        numbers = itertools.count(1)
+        yield lambda: progress(next(numbers))
+    elif progress:
+        with contextlib.closing(
+            Bar(len(batches) if isinstance(batches, Sized) else None)
+        ) as bar:
+            yield bar
+    else:
+        yield None
+
+
+class Bar:
+    """A progress bar that begins when everything has been compiled.
+
+    Its rate would be far too low otherwise, and the time left far too long.
+
+    Parameters
+    ----------
+    total : int or None
+        How many calls there will be, if that is known.
+    """
+
+    def __init__(self, total: int | None) -> None:
+        try:
+            from tqdm import tqdm
+        except ImportError:
+            raise ImportError("progress=True needs tqdm: pip install tqdm") from None
+        self._make, self._total = tqdm, total
+        self._bar: Any = None
+
+    def show(self, counted: int = 0) -> None:
+        """Show the bar, if it is not there yet, from so many calls on."""
+        if self._bar is None:
+            self._bar = self._make(total=self._total, initial=counted)
+
+    def __call__(self) -> None:
+        """Count a call; the first, if the bar is not there, has compiled."""
+        if self._bar is None:
+            self.show(1)
+        else:
+            self._bar.update()
+
+    def close(self) -> None:
+        """End the bar's line."""
+        if self._bar is not None:
+            self._bar.close()
+
+
+def _watched(
+    report: Callable[[], object], entries: Sequence[Entry]
+) -> Callable[[], object]:
+    """Return what calls `report`, and raises if that sets a shared variable."""
+
+    def call() -> None:
+        before = [entry.storage[0] for entry in entries]
+        report()
+        after = [entry.storage[0] for entry in entries]
+        if any(new is not old for new, old in zip(after, before, strict=True)):
+            raise StateError(
+                "a progress callback has set a shared variable that the function reads,"
+                " in the midst of a run: the other ranks are in the next call already."
+                " Set it between runs, or in a generator of batches"
+            )
+
+    return call

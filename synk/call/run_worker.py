@@ -1,4 +1,4 @@
-"""Many calls of a function in one launch: `Function.run`.
+"""Many calls of a function in one launch: what each rank does in `Function.run`.
 
 The master launches the ranks with a list of batches. Each rank goes through them by
 itself: a call waits for the other ranks where the graph reduces something, or else at
@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from time import perf_counter
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,11 +22,11 @@ from ..memory.prefetch import Ahead
 from ..programs.programs import Programs, Subset
 from ..ranks.context import RankContext
 from ..ranks.streams import worker_states
-from ..reduce_tree import TreeOutput, settled
+from ..reduce_tree import TreeOutput
+from ..times.timing import Times
 from ..workers.recorder import COMPUTING
 from .call_worker import RankShare
-from .outputs import own_copy, reduce_output
-from .spent import Spent, Watch
+from .outputs import IN_FIRST, combine_outputs
 
 
 class Call(NamedTuple):
@@ -39,6 +40,42 @@ class Call(NamedTuple):
     bounds: list[int]
     batch_s: list | None
     sources: list | None = None
+
+
+class Spent(NamedTuple):
+    """What one rank's share of a launch has taken.
+
+    Attributes
+    ----------
+    phases : list of float
+        Seconds by phase, see `times.timing.PHASES`, of the calls that were counted.
+    began : float
+    ended : list of float
+        When its calls had ended; of ranks 1 and up only the last.
+    """
+
+    phases: list[float]
+    began: float
+    ended: list[float]
+
+
+class PhaseTimer:
+    """Looks at the clock on one rank, while that makes the calls of a launch."""
+
+    def __init__(self, times: Times) -> None:
+        self._times, self._before = times, times.so_far()
+        self._began = perf_counter()
+        self._ended: list[float] = []
+
+    def call_ended(self) -> None:
+        """Take note that a call has ended."""
+        self._ended.append(perf_counter())
+
+    def spent(self, rank: int) -> Spent:
+        """Return what the calls have taken, as this rank tells it."""
+        pairs = zip(self._times.so_far(), self._before, strict=True)
+        ended = self._ended[-1:] if rank else self._ended
+        return Spent([now - then for now, then in pairs], self._began, ended)
 
 
 class RunReply(NamedTuple):
@@ -116,7 +153,7 @@ def worker_run(
             elif not meets and context.size > 1:  # one call apart: see `transaction`
                 context.comm.barrier()
                 context.transaction.have_met()
-            made.watch.call_ended()
+            made.timer.call_ended()
             if progress is not None:
                 progress()
     return made.reply()
@@ -141,7 +178,7 @@ class _Made:
         self._of_node = worker is not None and worker.is_node
         self._made: dict[Any, list] = {i: [] for i in subset}
         self.rows_by_call: list[list[int]] = []
-        self.watch = Watch(programs.times)
+        self.timer = PhaseTimer(programs.times)
 
     def add(self, share: RankShare, outputs: list | None, call: Call) -> None:
         """Add a call's outputs, those that the master needs."""
@@ -164,7 +201,7 @@ class _Made:
 
     def reply(self) -> RunReply:
         """Return what the master is told."""
-        spent = self.watch.told(self._rank)
+        spent = self.timer.spent(self._rank)
         if self._rank == 0:
             return RunReply(self._made, self.rows_by_call, spent)
         return RunReply(self._leave(_packed(self._made)), [], spent)
@@ -202,69 +239,64 @@ def combine_runs(
     of_nodes : bool
         Whether the ranks of each machine have made calls of their own.
     """
-    rows_by_call = replies[0].rows_by_call
-    made = [replies[0].made]
-    for reply in replies[1:]:
-        windows = reply.made.items()
-        made.append({key: context.array(window) for key, window in windows})
-
-    def value(rank: int, i: Any, k: int) -> Any:
-        of_rank = made[rank]
-        return of_rank[i][k] if i in of_rank else of_rank[i, k]
-
-    present_by_call = [
-        [rank for rank, rows in enumerate(by_rank) if rows or not any(by_rank)]
-        for by_rank in rows_by_call
-    ]
-
-    def whole(k: int) -> dict[int, Any]:
-        """Return the outputs of a call that ranks have subtrees of."""
-        first, *others = present_by_call[k]
-        own = {i: value(first, i, k) for i in subset}
-        trees = {i: each for i, each in own.items() if type(each) is TreeOutput}
-
-        def entries(key: tuple) -> list[np.ndarray]:
-            return [value(rank, key, k) for rank in others]
-
-        return dict(zip(trees, settled(list(trees.values()), entries), strict=True))
-
-    of_trees = list(map(whole, range(len(present_by_call))))
-    results: list[list[np.ndarray]] = []
-    for i in subset:
-        op = spec.wire_ops[i]
-        of_machines = of_nodes and op is None and context.comm is not context.local
-        if of_machines:
-            op = spec.output_ops[i]
-        of_output = []
-        for k, present in enumerate(present_by_call):
-            by_rank = rows_by_call[k]
-            if of_machines and any(by_rank):  # on each it was reduced already
-                present, by_rank = _of_machines(context, by_rank)
-            if op is None:
-                own = value(present[0], i, k)
-                of_output.append(own_copy(own) if present[0] else own)
-                continue
-            if i in of_trees[k]:
-                of_output.append(of_trees[k][i])
-                continue
-            values = [value(rank, i, k) for rank in present]
-            weights = [by_rank[rank] for rank in present]
-            of_output.append(reduce_output(spec, i, op, values, weights, what))
-        results.append(of_output)
+    ops, reduced = list(spec.wire_ops), list[int]()
+    if of_nodes and context.comm is not context.local:
+        # On each machine they were reduced already.
+        reduced = [i for i in subset if spec.wire_ops[i] is None]
+        for i in reduced:
+            ops[i] = spec.output_ops[i]
+    results: list[list[np.ndarray]] = [[] for _ in subset]
+    for of_call in _by_call(subset, replies, context, reduced):
+        combined = combine_outputs(spec, subset, of_call, context, what, ops)
+        for of_output, value in zip(results, combined, strict=True):
+            of_output.append(value)
     return results
 
 
-def _of_machines(
-    context: RankContext, by_rank: list[int]
-) -> tuple[list[int], list[int]]:
-    """Return who stands for machines that have rows, and by rank how many these are."""
-    found, rows = [], [0] * len(by_rank)
-    for start, stop in spans(context.comm.ranks):
-        first = next((rank for rank in range(start, stop) if by_rank[rank]), None)
-        if first is not None:
-            found.append(first)
-            rows[first] = sum(by_rank[start:stop])
-    return found, rows
+def _by_call(
+    subset: Subset,
+    replies: Sequence[RunReply],
+    context: RankContext,
+    reduced: Sequence[int],
+) -> Iterator[list[tuple | None]]:
+    """Yield what all ranks' shares of each call have come to; see `outputs.Reply`."""
+    own, rows_by_call, _ = replies[0]
+    others = [
+        {key: context.array(window) for key, window in reply.made.items()}
+        for reply in replies[1:]
+    ]
+    starts: list[int] = []  # of each rank's machine, where they have reduced outputs
+    for start, stop in spans(context.comm.ranks) if reduced else ():
+        starts += [start] * (stop - start)
+    for k, by_rank in enumerate(rows_by_call):
+        has_rows = any(by_rank)
+        found: list[tuple | None] = []
+        for rank, rows in enumerate(by_rank):
+            if has_rows and not rows:
+                found.append(None)
+            elif rank == 0:
+                found.append(([own[i][k] for i in subset], rows))
+            else:
+                is_first = not (reduced and any(by_rank[starts[rank] : rank]))
+                of_first = () if is_first else reduced
+                found.append((_OfCall(others[rank - 1], k, of_first), rows))
+        yield found
+
+
+class _OfCall:
+    """What one rank has made in one call of a run, by output or by subtrees' key.
+
+    What its machine has reduced is in the output of the first rank of it that has rows.
+    """
+
+    def __init__(self, made: dict, k: int, of_first: Container[Any]) -> None:
+        self._made, self._k, self._of_first = made, k, of_first
+
+    def __getitem__(self, key: Any) -> Any:
+        if key in self._of_first:
+            return IN_FIRST
+        of_calls = self._made.get(key)
+        return self._made[key, self._k] if of_calls is None else of_calls[self._k]
 
 
 def stacked(values: list) -> Any:

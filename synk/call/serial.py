@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Sequence
-from functools import cached_property, partial
+from functools import cached_property
 from time import perf_counter
 from typing import Any, NamedTuple
 
@@ -25,7 +25,6 @@ from ..compiler.placement.streams import own_streams
 from ..compiler.rules.base import name
 from ..compiler.spec import FunctionSpec
 from ..engines import engine_for, host
-from ..engines.precision import EPSILONS, has_product
 from ..errors import SerialMismatch
 from ..memory.rows import RowTaker
 from ..programs import running
@@ -39,10 +38,8 @@ from ..times.timing import Timed
 from ..user_frames import where_made
 from ..variables.of_one_rank import get_value
 from ..workers.affinity import allowed_cores
-from .inputs import check_arguments
-from .rounded_steps import RoundedSteps
+from .arguments import as_it_is, check_arguments, gather, take_share
 from .rounding import TOLERANCES, Rounding, coarsest, difference
-from .rows import gather_rows, take_share
 
 
 class Expected(NamedTuple):
@@ -53,30 +50,16 @@ class Expected(NamedTuple):
 
 
 class SerialRun:
-    """The serial run of one function.
-
-    Parameters
-    ----------
-    what : str
-        The function, for messages.
-    """
+    """The serial run of one function; `what` is the function, for messages."""
 
     def __init__(self, spec: FunctionSpec, what: str) -> None:
         self.timed: Timed | None = None
         """The last run whose time is known; the first one loads code."""
         self._spec, self._what = spec, what
         self._compiled: dict[Subset, Callable] = {}
-        self._of_float32: tuple[Subset, Callable] | None = None
         self._warm: set[Any] = set()
         self._notice = Notice(lambda: what_compiles(spec, 1))
-
-    @cached_property
-    def _floats(self) -> list[SharedVariable]:
-        return [
-            var
-            for var in self._spec.shared_variables()
-            if isinstance(var.type, DenseTensorType) and var.type.dtype in TOLERANCES
-        ]
+        self._every = tuple(range(len(spec.outputs)))
 
     def run(self, values: Sequence[Any], batch: Any, subset: Subset) -> list:
         """Compute outputs and the new values of the updates.
@@ -97,74 +80,23 @@ class SerialRun:
     ) -> tuple[list, list]:
         """Return the results, and before them what they come from."""
         spec = self._spec
-        n = len(spec.inputs)
-        rows = gather_rows(spec.inputs, values[:n], batch, 1, spec.options)
-        constants = check_arguments(spec.bcast_inputs, values[n:], spec.options)
-        sources = take_share(0, np.asarray, rows.selection, rows.bounds, rows.sources)
+        rows, (_, arrays, constants) = gather(spec, values, batch, 1)
+        _, selections = take_share(0, as_it_is, *rows)
         floats = [host.get_value(var) for var in self._floats]
         alone = SESSION.context.unconfined() if SESSION.state == "running" else None
         with alone or contextlib.nullcontext(), self._notice:
             if subset not in self._warm:
                 self._notice.begin()
             if subset not in self._compiled:
-                made = self._compile(subset, spec.precision)
-                self._compiled[subset] = made
+                how = spec.mode, spec.name, spec.options, spec.precision
+                compiled = engine_for(spec.mode).compile_graph
+                self._compiled[subset] = compiled(*self._graph(subset), [], *how)
             start = perf_counter()
-            taken = [RowTaker().take(*pair) for pair in zip(*sources, strict=True)]
+            pairs = zip(arrays, selections, strict=True)
+            taken = [RowTaker().take(*pair) for pair in pairs]
             results = self._compiled[subset](*taken, *constants, *floats)
-            self.note(subset, perf_counter() - start, rows.total)
+            self._note_time(subset, perf_counter() - start, rows.total)
         return [*taken, *constants, *floats], results
-
-    def run_programs(
-        self, programs: Programs, values: Sequence[Any], transaction: Transaction
-    ) -> list:
-        """Run what rank 0 has compiled on all rows; this makes the updates there.
-
-        See `overwritten` of those that the transaction does not make.
-        """
-        spec = self._spec
-        values = check_arguments(
-            [*spec.inputs, *spec.bcast_inputs], values, spec.options
-        )
-        n = len(spec.inputs)
-        arrays = [*values[:n], *(host.get_value(var) for var in spec.sliceable)]
-        rows = [slice(0, len(array)) for array in arrays]
-        start = perf_counter()
-        with self._notice:
-            if "programs" not in self._warm:
-                self._notice.begin()
-            by_rank = [len(arrays[0]) if arrays else 1]
-            rest = arrays, rows, values[n:], ONE_RANK, by_rank
-            task = Task(programs, "uncut", self._every, *rest)
-            task.transaction = transaction
-            outputs = running.run(task)
-        passed = perf_counter() - start
-        self.note("programs", passed, len(arrays[0]) if arrays else 0)
-        return outputs
-
-    def overwritten(self, programs: Programs) -> list[SharedVariable]:
-        """Return the variables that compiled code updates in `run_programs`."""
-        return programs.overwritten("uncut", self._every)
-
-    @property
-    def _every(self) -> Subset:
-        return tuple(range(len(self._spec.outputs)))
-
-    def measure(self, values: Sequence[Any], batch: Any) -> None:
-        """Find out how long a serial run takes: the median of three."""
-        self._refuse_sliceable("measure=True")
-        times = []
-        for _ in range(4):  # one to load code
-            self.run(values, batch, self._every)
-            if self.timed is not None:
-                times.append(self.timed)
-        self.timed = sorted(times[-3:])[1]
-
-    def note(self, kind: Any, seconds: float, rows: int) -> None:
-        """Take note of the time of a run, unless it is the first of its kind."""
-        if kind in self._warm:
-            self.timed = Timed(seconds, rows, len(allowed_cores()))
-        self._warm.add(kind)
 
     def _graph(self, subset: Subset) -> tuple[list[Variable], list[Variable]]:
         """Return its inputs, with floats of variables last, and what it computes."""
@@ -180,26 +112,58 @@ class SerialRun:
         inputs = [*spec.inputs, *spec.bcast_inputs, *floats.values()]
         return inputs, clone_replace(wanted, floats)
 
-    def _compile(self, subset: Subset, precision: str | None) -> Callable:
-        spec = self._spec
-        return engine_for(spec.mode).compile_graph(
-            *self._graph(subset),
-            [],
-            spec.mode,
-            spec.name,
-            spec.options,
-            precision,
-        )
+    @cached_property
+    def _floats(self) -> list[SharedVariable]:
+        return [
+            var
+            for var in self._spec.shared_variables()
+            if isinstance(var.type, DenseTensorType) and var.type.dtype in TOLERANCES
+        ]
 
-    def _finer(self, subset: Subset, *arguments: Any) -> list:
-        """Run it with products of float32, whatever they are in the function."""
-        if self._of_float32 is None or self._of_float32[0] != subset:
-            with self._notice:
+    def run_programs(
+        self, programs: Programs, values: Sequence[Any], transaction: Transaction
+    ) -> list:
+        """Run what rank 0 has compiled on all rows; this makes the updates there.
+
+        They are made by the transaction, or by compiled code in the variables' arrays:
+        of those it keeps copies.
+        """
+        spec = self._spec
+        values = check_arguments(
+            [*spec.inputs, *spec.bcast_inputs], values, spec.options
+        )
+        n = len(spec.inputs)
+        arrays = [*values[:n], *(host.get_value(var) for var in spec.sliceable)]
+        rows = [slice(0, len(array)) for array in arrays]
+        start = perf_counter()
+        with self._notice:
+            if "programs" not in self._warm:
                 self._notice.begin()
-                compute = self._compile(subset, "float32")
-                self._of_float32 = subset, compute
-                return compute(*arguments)
-        return self._of_float32[1](*arguments)
+            transaction.begin_call(programs.overwritten("uncut", self._every))
+            by_rank = [len(arrays[0]) if arrays else 1]
+            rest = arrays, rows, values[n:], ONE_RANK, by_rank
+            task = Task(programs, "uncut", self._every, *rest)
+            task.transaction = transaction
+            outputs = running.run(task)
+        passed = perf_counter() - start
+        self._note_time("programs", passed, len(arrays[0]) if arrays else 0)
+        return outputs
+
+    def measure(self, values: Sequence[Any], batch: Any) -> None:
+        """Find out how long a serial run takes: the median of three."""
+        self._refuse_sliceable("measure=True")
+        times = []
+        for _ in range(4):  # one to load code
+            self.run(values, batch, self._every)
+            if self.timed is not None:
+                times.append(self.timed)
+        self.timed = sorted(times[-3:])[1]
+
+    def _note_time(self, kind: Any, seconds: float, rows: int) -> None:
+        """Take note of the time of a run, unless it is the first of its kind."""
+        if kind in self._warm:
+            self.timed = Timed(seconds, rows, len(allowed_cores()))
+        self._warm.add(kind)
 
     # -- comparing
 
@@ -218,15 +182,8 @@ class SerialRun:
         n = len(arguments) - len(self._floats)
         # The call may write to the memory of variables.
         arguments[n:] = [np.array(value) for value in arguments[n:]]
-        compute = self._compiled[subset]
-        rounding = Rounding(
-            compute,
-            arguments,
-            results,
-            partial(self._finer, subset),
-            RoundedSteps(*self._graph(subset)),
-        )
-        return Expected(results, rounding)
+        graph = self._graph(subset)
+        return Expected(results, Rounding(*graph, arguments, self._spec.precision))
 
     def _check(self, check: str, subset: Subset) -> None:
         if check != "serial":
@@ -265,9 +222,8 @@ class SerialRun:
 
     def _draw(self) -> Variable | None:
         """Return something that ranks draw each for itself, if there is any."""
-        spec = self._spec
-        graph = spec.graph
-        own = own_streams(graph, spec.streams)
+        graph = self._spec.graph
+        own = own_streams(graph, self._spec.streams)
         if not own:
             return None
         for node in io_toposort([], graph):
@@ -275,19 +231,19 @@ class SerialRun:
                 return node.outputs[-1]
         return next(iter(own))
 
+    @cached_property
     def _own(self) -> set[Variable]:
-        """Return what each rank computes from its own rows."""
-        spec = self._spec
-        return spec.row_values(spec.graph)
+        """What each rank computes from its own rows."""
+        return self._spec.row_values(self._spec.graph)
 
     def _outputs(self, subset: Subset) -> list[int]:
         """Return the outputs that are meant to equal the serial run's."""
-        spec, own = self._spec, self._own()
+        spec = self._spec
         return [
             i
             for i in subset
             if isinstance(spec.outputs[i].type, DenseTensorType)
-            and not (self._is_of_rank_0(i) and spec.outputs[i] in own)
+            and not (self._is_of_rank_0(i) and spec.outputs[i] in self._own)
         ]
 
     def _is_of_rank_0(self, i: int) -> bool:
@@ -297,11 +253,10 @@ class SerialRun:
 
     def _updates(self) -> list[int]:
         """Return the updates that are meant to equal the serial run's, on all ranks."""
-        own = self._own()
         return [
             i
             for i, (shared, new) in enumerate(self._spec.updates)
-            if isinstance(shared.type, DenseTensorType) and new not in own
+            if isinstance(shared.type, DenseTensorType) and new not in self._own
         ]
 
     def compare(self, subset: Subset, results: Sequence, expected: Expected) -> None:
@@ -312,30 +267,10 @@ class SerialRun:
         SerialMismatch
             If any differs beyond rounding.
         """
-        spec = self._spec
-        serial, rounding = expected
-        complaints = []
-
-        def compared(value: Any, place: int, var: Variable) -> str | None:
-            dtype = coarsest(var)
-            if dtype is None:
-                return difference(value, serial[place], 0)
-
-            def allowed() -> float:
-                eps = float(np.finfo(dtype).eps)
-                found = max(
-                    rounding.allowed(place, eps), rounding.allowed_by_steps(place, eps)
-                )
-                unit = EPSILONS.get(spec.precision or "float32")
-                if unit is not None and has_product(var):
-                    found += rounding.allowed_by_products(place, unit)
-                return found
-
-            return difference(value, serial[place], TOLERANCES[dtype], allowed)
-
-        places = {i: place for place, i in enumerate(subset)}
+        spec, complaints = self._spec, []
         for i in self._outputs(subset):
-            problem = compared(results[places[i]], places[i], spec.outputs[i])
+            place = subset.index(i)
+            problem = _problem(results[place], expected, place, spec.outputs[i])
             if problem:
                 what, op = spec.findings[i].label, spec.output_ops[i]
                 complaints.append(f"{what}, combined by {op!r}: {problem}")
@@ -345,7 +280,7 @@ class SerialRun:
             values = get_value(rank, variables) if variables else []
             for i, value in zip(updates, values, strict=True):
                 shared, new = spec.updates[i]
-                problem = compared(value, len(subset) + i, new)
+                problem = _problem(value, expected, len(subset) + i, new)
                 if problem:
                     complaints.append(f"{label_of(shared)} on rank {rank}: {problem}")
         if complaints:
@@ -353,6 +288,20 @@ class SerialRun:
                 f"{self._what} differs from the serial run beyond rounding:\n  "
                 + "\n  ".join(complaints)
             )
+
+
+def _problem(value: Any, expected: Expected, place: int, var: Variable) -> str | None:
+    """Say how a value differs from a serial result, if it does beyond rounding."""
+    serial, dtype = expected.results[place], coarsest(var)
+    if dtype is None:
+        return difference(value, serial, 0)
+    unit = float(np.finfo(dtype).eps)
+    rounding = expected.rounding
+
+    def allowed() -> float:
+        return rounding.allowed(place, unit)
+
+    return difference(value, serial, TOLERANCES[dtype], allowed)
 
 
 def label_of(shared: SharedVariable) -> str:

@@ -1,15 +1,37 @@
-"""`synk.tune`: the plan by which a function is fastest, measured."""
+"""`synk.tune`: the plan by which a function is fastest, measured.
+
+All plans are timed by calls that are undone, in turns.
+"""
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Callable, Sequence
+from functools import partial
+from statistics import median
+from time import perf_counter, sleep
 from typing import Any
 
 from ..report.facts import PlanTimes
 from ..report.words import plan_table
 from ..user_frames import entry
-from .bound import How
+from .bound import BoundCall, How
+from .finite import updates_kept
 from .function import Function
-from .measured import tuned
+from .plans import Planned, Plans, is_of_engine
+from .variant import Variant
+
+TURNS = 7
+"""How often each plan makes calls, in turns with the others."""
+
+ENOUGH = 0.02
+"""Seconds of the calls of a turn: short ones take some to be as fast as they get."""
+
+FAR = 2.0
+"""A plan whose first calls take so many times as long as the fastest makes no more."""
+
+SETTLE = 5e-3
+"""Seconds that threads of other ranks look for work, after calls of theirs."""
 
 
 @entry
@@ -59,6 +81,101 @@ def tune(
     how = How(batch, batch_s)
     function._bound = None  # its plan may be another one afterwards
     variant, values = function._variant_for(args, kwargs, how)
-    measured = tuned(variant, values, how)
+    measured = _tuned(variant, values, how)
     print(plan_table(repr(function), measured))
     return measured
+
+
+class _RolledBack(Exception):
+    """Raised in a launch, which is undone by that."""
+
+
+def _tuned(variant: Variant, values: Sequence[Any], how: How) -> list[PlanTimes]:
+    """Time every plan on calls that are undone, and have the fastest make calls."""
+    bound = BoundCall(variant, values, how)
+    given, rows = bound.given(values), bound.rows.total
+    alone = variant.alone
+
+    def seconds(planned: Planned) -> float:
+        """Make a call and undo it; return what it takes to be made."""
+        is_alone = planned.plan.is_alone
+        alone.change(is_alone)
+        bound.by(planned, is_alone)
+        restore, made = updates_kept(variant.spec), 0.0
+
+        def roll_back(number: int, results: list) -> None:
+            nonlocal made
+            made = perf_counter()
+            raise _RolledBack
+
+        start = perf_counter()
+        try:
+            with contextlib.suppress(_RolledBack):
+                bound.once(given, roll_back)
+        finally:
+            restore()
+        return made - start
+
+    candidates = variant.plans.possible(rows, given.arrays)
+    try:
+        return _compare(variant.plans, rows, candidates, seconds)
+    finally:
+        alone.change(False)
+
+
+def _compare(
+    plans: Plans,
+    rows: int,
+    candidates: list[Planned],
+    seconds: Callable[[Planned], float],
+) -> list[PlanTimes]:
+    """Time plans, and have the fastest make calls of about so many rows.
+
+    An engine that cannot compute the function is left out, if another one can.
+    """
+    firsts: dict[int, float] = {}
+    failed: dict[int, str] = {}
+    times: dict[int, float] = {}
+    for k, each in enumerate(candidates):
+        try:
+            firsts[k] = seconds(each)
+            times[k] = _typical(partial(seconds, each))
+        except Exception as error:
+            if not is_of_engine(error) or len(failed) == len(candidates) - 1:
+                raise
+            failed[k] = f"failed: {error!r:.60}"
+    if not times:
+        return []
+    left = [k for k, took in times.items() if took < FAR * min(times.values())]
+    turns = in_turns([partial(seconds, candidates[k]) for k in left])
+    times |= dict(zip(left, turns, strict=True))
+    best = min(left, key=lambda k: times[k])
+    measured = {candidates[k].plan.name: took for k, took in times.items()}
+    plans.settle(rows, candidates[best], measured)
+    plans.measured = [
+        PlanTimes(
+            each.plan.name,
+            k == best,
+            times[k] * 1e3 if k in times else None,
+            firsts.get(k),
+            failed.get(k),
+        )
+        for k, each in enumerate(candidates)
+    ]
+    return plans.measured
+
+
+def in_turns(calls: Sequence[Callable[[], float]]) -> list[float]:
+    """Return the seconds of calls, which they return: medians of turns of each."""
+    turns = range(TURNS if len(calls) > 1 else 1)
+    rounds = [[_typical(call) for call in calls] for _ in turns]
+    return [median(of_it) for of_it in zip(*rounds, strict=True)]
+
+
+def _typical(call: Callable[[], float]) -> float:
+    """Return the seconds of a call, the middle of calls of `ENOUGH`."""
+    sleep(SETTLE)
+    end, found = perf_counter() + ENOUGH, [call()]
+    while perf_counter() < end:
+        found.append(call())
+    return median(found)

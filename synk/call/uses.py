@@ -23,15 +23,7 @@ def why_refused(function: Function) -> str | None:
 def predicted(
     function: Function, args: Sequence[Any], ranks: int, cores: int
 ) -> Predicted | None:
-    """Return the seconds that a call is predicted to take; see `Predicted`.
-
-    Parameters
-    ----------
-    args : sequence
-        Of the call.
-    ranks, cores : int
-        How many compute it, and how many cores these have together.
-    """
+    """Return the seconds that a call is predicted to take so many ranks and cores."""
     return function._usual.predicted(args, ranks, cores)
 
 
@@ -52,7 +44,7 @@ def takes_own_rows(
 ) -> bool:
     """Tell whether ranks read no rows of scattered inputs but their own."""
     usual, ledger = function._usual, SESSION.ledger
-    if any(ledger.of(var).kind == "sharded" for var in usual.held.variables):
+    if any(ledger.of(var).kind == "sharded" for var in usual.placement.variables):
         return False  # then another variant, of further inputs, makes the calls
     subset, planned = usual.all.of(output_subset).subset, usual.plans.last
     programs = planned.replicas.local()
@@ -70,14 +62,8 @@ def run_as_workers(
 ) -> Any:
     """Run calls that are steps of the ranks as workers of a training rule.
 
-    Parameters
-    ----------
-    workers : int
-        Their number in `RankContext.workers`.
-    *args, **options
-        As for `Function.run`.
-    are_nodes : bool
-        Whether the ranks of a machine are one worker, and make a step together.
+    The workers go by their number in `RankContext.workers`. With `are_nodes` the ranks
+    of a machine are one worker, and make a step together.
     """
     function._train_as(workers, are_nodes)
     try:

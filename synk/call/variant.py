@@ -2,7 +2,7 @@
 
 Most functions have one. Where a call finds that variables lie in parts, or that rows do
 not fill the groups of a reshape, the graph is placed anew for that: see
-`Function.variant_for`.
+`Function._variant_for`.
 """
 
 from __future__ import annotations
@@ -10,30 +10,27 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 from pytensor.compile import SharedVariable
+from pytensor.graph.basic import Variable
+from pytensor.graph.traversal import graph_inputs
 
 from ..choice.plan import Predicted
+from ..choice.work import Sizes
 from ..compiler.spec import FunctionSpec
 from ..errors import SplitError
 from ..ranks.session import SESSION
-from . import node_rows  # noqa: F401  which rows other nodes get
+from . import nodes  # noqa: F401  which rows other nodes get
 from .alone import Alone
-from .groups import Groups
-from .held import HeldVariables
-from .inputs import check_arguments
+from .arguments import gather
 from .outputs import Wanted
+from .placement_check import PlacementCheck
 from .plans import Planned, Plans
-from .rows import gather_rows
 from .serial import SerialRun
 
 
 class Variant:
-    """A function with one placement of its graph.
-
-    Parameters
-    ----------
-    what : str
-        The function, for messages.
+    """A function with one placement of its graph; `what` is the function, in messages.
 
     Attributes
     ----------
@@ -45,31 +42,28 @@ class Variant:
         self.spec, self.what = spec, what
         self.all = Wanted(spec.returns, range(len(spec.outputs)))
         self.plans = Plans(spec)
-        self.held = HeldVariables(spec)
-        self.alone = Alone(spec, self.held, self.plans)
+        self.placement = PlacementCheck(spec)
+        self.alone = Alone(spec, self.placement, self.plans)
         self.serial = SerialRun(spec, what)
         self._groups = Groups(spec)
 
     def check_ranks(self) -> tuple[SharedVariable, ...]:
         """Raise unless there are ranks that can compute this, with what they hold.
 
-        Returns
-        -------
-        tuple of SharedVariable
-            What it reads that was scattered, and that it was not made to read so.
+        Return what it reads that was scattered, and that it was not made to read so.
         """
         SESSION.enter()
         if self.spec.refused is not None and SESSION.size > 1:
             raise SplitError(self.spec.refused)
         if self.alone.was_last and self.alone.is_possible:
             return ()  # the ranks need not be given yet what was made alone
-        return self.held.check()
+        return self.placement.check()
 
     def train_as(self, workers: int | None, are_nodes: bool) -> None:
-        """Have calls be steps of workers of a training rule; see `HeldVariables`."""
+        """Have calls be steps of workers of a training rule; see `PlacementCheck`."""
         if are_nodes:
             self.plans.forbid_alone()  # all ranks of a machine exchange
-        self.held.train_as(workers, are_nodes)
+        self.placement.train_as(workers, are_nodes)
 
     def may_split_groups(self, values: Sequence[Any], num_slices: int) -> bool:
         """Tell whether a cut through the rows may be one through a reshape's groups."""
@@ -91,9 +85,46 @@ class Variant:
         self, values: Sequence[Any], ranks: int, cores: int
     ) -> Predicted | None:
         """Return the seconds that a call is predicted to take; see `Predicted`."""
-        spec = self.spec
-        n = len(spec.inputs)
-        rows = gather_rows(spec.inputs, values[:n], None, SESSION.size, spec.options)
-        constants = check_arguments(spec.bcast_inputs, values[n:], spec.options)
-        arrays = [*(source.array for source in rows.sources), *constants]
-        return self.plans.predicted(rows.total, arrays, ranks, cores)
+        rows, given = gather(self.spec, values, None, SESSION.size)
+        return self.plans.predicted(rows.total, given.arrays, ranks, cores)
+
+
+class Groups:
+    """Whether rows of a call fill the groups that reshapes make: `compiler.groups`."""
+
+    def __init__(self, spec: FunctionSpec) -> None:
+        self._filled = spec.filled
+        roots = set(graph_inputs([size for sizes in spec.filled for size in sizes]))
+        inputs = [*spec.inputs, *spec.bcast_inputs]
+        self._inputs = [(i, var) for i, var in enumerate(inputs) if var in roots]
+        shared = {var: var for var in roots if isinstance(var, SharedVariable)}
+        stand_ins = dict(zip(spec.stand_ins, spec.sliceable, strict=True))
+        shared.update({var: stand_ins[var] for var in roots if var in stand_ins})
+        self._shared: dict[Variable, SharedVariable] = shared
+        self._of_rows = {*spec.inputs, *spec.stand_ins}
+        self._asked: dict[Variable, tuple[int, ...]] = {}
+        self._are_filled = True
+
+    def are_filled(self, values: Sequence[Any]) -> bool:
+        """Tell whether each row of some arguments does, whatever rows come together."""
+        if not self._filled:
+            return True
+        shapes = {var: np.shape(values[i]) for i, var in self._inputs}
+        for var, shared in self._shared.items():
+            value = shared.get_value(borrow=True, return_internal_type=True)
+            shapes[var] = np.shape(value)
+        for var in self._of_rows & shapes.keys():
+            shapes[var] = 1, *shapes[var][1:]
+        if shapes != self._asked:
+            self._asked, self._are_filled = shapes, self._asks(Sizes(shapes))
+        return self._are_filled
+
+    def _asks(self, sizes: Sizes) -> bool:
+        for elements, group in self._filled:
+            try:
+                many, of_each = sizes.number(elements), sizes.number(group)
+            except IndexError:
+                return True  # the call says what is wrong with its arguments
+            if many is not None and of_each is not None and many % max(of_each, 1):
+                return False
+        return True

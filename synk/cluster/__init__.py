@@ -30,6 +30,5 @@ masters of other nodes serve: they have their ranks run what node 0's have to ru
     All-reduces over nodes; which values all ranks' are sent of.
 
 What the ranks of a session have to do with it is in `ranks`: ``to_nodes``, ``serving``;
-which rows a node gets in ``call.node_rows``, and what it returns in
-``call.node_outputs``.
+which rows a node gets, and what it returns, in ``call.nodes``.
 """

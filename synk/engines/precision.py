@@ -10,8 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from pytensor.compile.builders import OpFromGraph
-from pytensor.graph.basic import Apply, Variable
-from pytensor.graph.traversal import ancestors
+from pytensor.graph.basic import Apply
 from pytensor.scan.op import Scan
 from pytensor.tensor.blas import BatchedDot
 from pytensor.tensor.blockwise import Blockwise
@@ -74,16 +73,10 @@ def is_product(node: Apply) -> bool:
     )
 
 
-def has_product(var: Variable) -> bool:
-    """Tell whether a variable is computed by way of a product of float32."""
-    return any(_contains_product(found.owner) for found in ancestors([var]))
-
-
-def _contains_product(node: Apply | None) -> bool:
-    if node is None:
-        return False
+def contains_product(node: Apply) -> bool:
+    """Tell whether a node is a product of float32, or has one in a graph within."""
     if is_product(node):
         return True
     if not isinstance(node.op, (OpFromGraph, Scan)):
         return False
-    return any(map(_contains_product, node.op.fgraph.apply_nodes))
+    return any(map(contains_product, node.op.fgraph.apply_nodes))

@@ -8,7 +8,7 @@ from functools import partial
 from time import perf_counter
 from typing import Any
 
-from ..call.measured import in_turns
+from ..call.tune import in_turns
 from ..call.tune import tune as tune_function
 from ..errors import SplitError
 from ..ranks import forking

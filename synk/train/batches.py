@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from ..call.function import Function
-from ..call.spent import Ran
+from ..call.run_master import RunTimes
 from ..call.uses import takes_own_rows
 from ..files import Rows, on_nodes
 from ..files.on_nodes import Epoch
@@ -147,14 +147,14 @@ class Made(NamedTuple):
     losses : numpy.ndarray, shape (steps,)
     sizes : list of int
         Rows of each step.
-    ran : Ran
+    ran : RunTimes
     reading : float
         Seconds in which rows were waited for.
     """
 
     losses: np.ndarray
     sizes: list[int]
-    ran: Ran
+    ran: RunTimes
     reading: float
 
 
@@ -181,7 +181,7 @@ def through(parts: Iterator[Part], step: Function, run: Callable[..., Any]) -> M
     """
     losses: list[np.ndarray] = []
     sizes: list[int] = []
-    ran, reading = Ran(), 0.0
+    ran, reading = RunTimes(), 0.0
     try:
         while True:
             start = perf_counter()

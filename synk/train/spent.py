@@ -6,14 +6,14 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ..call.spent import Ran
+from ..call.run_master import RunTimes
 from ..exchange.worker import Report
 from ..rules.simulate import Exchange
 
 
 def spent(
     seconds: float,
-    ran: Ran,
+    ran: RunTimes,
     reports: Sequence[Report] = (),
     exchanges: Sequence[Exchange] = (),
 ) -> dict[str, float]:
@@ -22,7 +22,7 @@ def spent(
     Parameters
     ----------
     seconds : float
-    ran : Ran
+    ran : RunTimes
         The steps.
     reports : sequence of Report
         What each rank tells of exchanges, by a rule.

@@ -196,7 +196,7 @@ MOMENTS = {
     "before it reads the command": Moment(
         "workers/channel.py", "WorkerChannel.read", "step"
     ),
-    "before it takes its rows": Moment("call/rows.py", "take_share", "step"),
+    "before it takes its rows": Moment("call/arguments.py", "take_share", "step"),
     "before a barrier": Moment(*_MEETING),
     "between two barriers": Moment(*_MEETING, visits=2),
     "between stages": Moment(

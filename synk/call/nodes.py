@@ -1,4 +1,4 @@
-"""The rows of calls for other nodes: each gets its own ranks', and no others.
+"""Calls on other nodes: each gets its own ranks' rows, and returns what these make.
 
 A command that computes names arrays, and which of their rows each call has. An input
 goes to other nodes in one of these ways:
@@ -10,6 +10,10 @@ goes to other nodes in one of these ways:
 
 What has come is where row i of a call's batch is row ``i - offset``, with an offset for
 each call: so staged rows lie for the ranks of one machine, and here as well.
+
+Of outputs that are many a node sends what its own ranks give together: as much as one
+rank's, and not as its ranks'. Few are sent as the ranks have them, so that they are
+combined in the order of ranks, as on one machine.
 """
 
 from __future__ import annotations
@@ -19,6 +23,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ..cluster.by_rank import goes_by_rank
 from ..cluster.inbox import Copy
 from ..cluster.keeping import Span
 from ..cluster.message import Here, OfEach, Total
@@ -28,9 +33,10 @@ from ..memory.segment import Window, key_of
 from ..memory.unchanged import check_whole, state_of
 from ..ranks.context import RankContext
 from ..ranks.to_nodes import PARTED, Parted, Parting
+from ..reduce_ops import combine
+from .arguments import Source, located
 from .call_worker import worker_call
-from .node_outputs import combined_here
-from .rows import Source, located
+from .outputs import IN_FIRST
 from .run_worker import Call, worker_run
 
 
@@ -56,12 +62,9 @@ class InParts(NamedTuple):
 
 
 class Numbers(NamedTuple):
-    """In place of a call's row numbers.
+    """In place of a call's row numbers: those of a node's ranks, call after call.
 
-    Attributes
-    ----------
-    sent : Sent or None
-        Those of a node's ranks, call after call; None if it has no need of them.
+    None are sent to a node that has no need of them.
     """
 
     sent: Any
@@ -327,6 +330,41 @@ class _InParts:
         first = start - self._next
         self._next += stop - start
         return tuple(Source(told.sent, first, True))
+
+
+# -- outputs
+
+
+def combined_here(
+    context: RankContext, args: tuple, replies: list[tuple | None]
+) -> list[tuple | None]:
+    """Return the replies of `worker_call` on this node as they are sent to node 0."""
+    present = [reply for reply in replies if reply is not None]
+    weights = [rows for _, rows in present]
+    if len(present) < 2 or not sum(weights):  # without any rows all ranks count alike
+        return replies
+    number, subset, *_ = args[0][0]
+    ops = context.registry.functions[number].spec.wire_ops
+    made: dict[int, np.ndarray] = {}
+    for i in subset:
+        op = ops[i]
+        if op is None or op == "gather" or i not in present[0][0]:
+            continue  # what goes in a tree has no value of each rank
+        values = [context.array(outputs[i]) for outputs, _ in present]
+        first = values[0]
+        are_alike = all(v.shape == first.shape for v in values)  # or node 0 says so
+        if are_alike and not goes_by_rank(op, first.dtype, first.nbytes):
+            made[i] = np.asarray(combine(op, values, weights))
+    found: list[tuple | None] = []
+    of_node: dict[int, Any] = made
+    for reply in replies if made else ():
+        if reply is None:
+            found.append(None)
+            continue
+        outputs, rows = reply
+        found.append(({**outputs, **of_node}, rows))
+        of_node = dict.fromkeys(made, IN_FIRST)
+    return found or replies
 
 
 PARTED |= {

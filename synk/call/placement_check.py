@@ -36,13 +36,13 @@ from ..user_frames import made_in
 Result = TypeVar("Result")
 
 
-class HeldVariables:
-    """What ranks hold of the variables of one function.
+class PlacementCheck:
+    """How ranks hold the variables of one function, before its calls and after them.
 
     Attributes
     ----------
-    rows : tuple of int or None
-        On how many rows each rank has computed in the last call that was noted.
+    entries : list of Entry
+        Of the variables, in the ledger of the present session.
     workers : int or None
         Of a training rule, if the ranks are meant to hold values of their own.
     are_nodes : bool
@@ -58,7 +58,7 @@ class HeldVariables:
         self.entries: list[Entry] = []
         self._streams: list[Entry] = []
         self._made: list[tuple[Entry, Holding]] | None = None
-        self.rows: tuple[int, ...] | None = None
+        self._rows: tuple[int, ...] | None = None  # of ranks, in the last call
         self._has_complained = False
         self.workers: int | None = None
         self.are_nodes = False
@@ -67,12 +67,7 @@ class HeldVariables:
     def train_as(self, workers: int | None, are_nodes: bool = False) -> None:
         """Have calls be steps of workers of a training rule, or of none.
 
-        Parameters
-        ----------
-        workers : int or None
-            Their number.
-        are_nodes : bool
-            Whether the ranks of a machine are one worker together.
+        They go by a number. With `are_nodes` the ranks of a machine are one worker.
         """
         self.workers, self.are_nodes = workers, are_nodes
         self._version = -1
@@ -85,14 +80,7 @@ class HeldVariables:
     def check(self) -> tuple[SharedVariable, ...]:
         """Give ranks what the script has set; raise if they hold what does not fit.
 
-        Returns
-        -------
-        tuple of SharedVariable
-            What was scattered, and is read as if it were equal on all ranks.
-
-        Raises
-        ------
-        SplitError
+        Return what was scattered, and is read as if it were equal on all ranks.
         """
         ledger = SESSION.ledger
         if not SESSION.is_of(self._made_for):
@@ -127,20 +115,15 @@ class HeldVariables:
                 )
 
     def note(self, rows: tuple[int, ...], batch_s: list | None = None) -> None:
-        """Tell the ledger what a call has made.
+        """Tell the ledger what a call has made, on so many rows of each rank.
 
-        Parameters
-        ----------
-        rows : tuple of int
-            On how many rows each rank has computed.
-        batch_s : list, optional
-            Which rows of sliceable variables each rank has used.
+        In `batch_s` is which rows of sliceable variables each rank has used.
         """
         ledger = SESSION.ledger
         made = self._made
-        if made is None or rows != self.rows or self._spec.row_updates:
+        if made is None or rows != self._rows or self._spec.row_updates:
             made = self._made = self._holdings(rows, batch_s)
-            self.rows = rows
+            self._rows = rows
         for entry, holding in made:
             if entry.holding is not holding:
                 ledger.note_entry(entry, holding)
@@ -155,11 +138,8 @@ class HeldVariables:
     ) -> Launch:
         """Return a launch of all calls, or of none, to be made in a ``with`` block.
 
-        Parameters
-        ----------
-        calls : sequence of sequence of int
-            The calls of a run, as the bounds of the ranks' rows. Those stay that all
-            ranks have made.
+        The calls of a run are given as the bounds of the ranks' rows. Those stay that
+        all ranks have made.
         """
         return Launch(streams, len(calls), partial(self._failed, calls))
 
@@ -186,19 +166,14 @@ class HeldVariables:
         see_converted(self.entries)
 
     def in_master(
-        self,
-        run: Callable[[Transaction], Result],
-        overwritten: Iterable[SharedVariable] = (),
-        known: list[Entry] | None = None,
+        self, run: Callable[[Transaction], Result], known: list[Entry] | None = None
     ) -> Result:
         """Run the function in the master alone; what fails in it is undone.
 
         Parameters
         ----------
         run : callable
-            Runs it, and stores what it updates by the transaction.
-        overwritten : iterable of SharedVariable
-            What its compiled code updates itself, maybe in place.
+            Begins a call of the transaction, and stores by it what it updates.
         known : list of Entry, optional
             Of the variables, if they are known to be equal on all ranks.
 
@@ -219,7 +194,6 @@ class HeldVariables:
                 entry.see()
 
         transaction.begin(0)
-        transaction.begin_call(overwritten)
         # Not a context manager: an interrupt may come as Python enters `__exit__`.
         try:
             result = run(transaction)

@@ -1,29 +1,201 @@
-"""The rows of a call: one selection, one cut into parts, and where each input lies.
+"""The arguments of a call: checked in the master, cut into parts, told to the ranks.
 
-The master selects and cuts (`gather_rows`) and describes the rows to the other ranks
-(`stage`); a rank takes its own part (`take_share`).
+All inputs have one selection of rows and one cut of it. The master selects and cuts
+(`gather_rows`) and describes the rows to the other ranks (`stage`); a rank takes its
+own part (`take_share`).
 """
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Container, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+from pytensor.compile import SharedVariable
 from pytensor.graph.basic import Variable
 
+from ..compiler.spec import FunctionSpec
+from ..errors import SplitError
 from ..memory.arena import Arena
 from ..memory.partition import Selection, count, cuts, part, select
 from ..memory.segment import Window
 from ..ranks.context import RankContext
-from ..variables.data import Data
-from .inputs import check_arguments
+from ..variables.array_like import convert
+from ..variables.data import Data, data
+
+
+def bind(what: object, inputs: Sequence[Variable], args: tuple, kwargs: dict) -> list:
+    """Put a call's arguments into the order of the inputs.
+
+    Raises
+    ------
+    TypeError
+        If there are too many, too few, two for one input, or some for none.
+    """
+    if not kwargs and len(args) == len(inputs):
+        return list(args)
+    if len(args) > len(inputs):
+        raise TypeError(f"{what!r} takes {len(inputs)} arguments, got {len(args)}")
+    names = [var.name for var in inputs]
+    values: list[Any] = [*args, *[_MISSING] * (len(inputs) - len(args))]
+    for name, value in kwargs.items():
+        if names.count(name) != 1:
+            many = "several inputs" if name in names else "no input"
+            raise TypeError(f"{what!r} has {many} named {name!r}")
+        place = names.index(name)
+        if values[place] is not _MISSING:
+            raise TypeError(f"{what!r} got two values for input {name!r}")
+        values[place] = value
+    missing = [
+        str(var) for var, value in zip(inputs, values, strict=True) if value is _MISSING
+    ]
+    if missing:
+        hint = "".join(
+            f"; as {name}= is an option of calls, pass it by position"
+            for name in missing
+            if name in _OPTIONS
+        )
+        raise TypeError(f"{what!r} misses a value for {', '.join(missing)}{hint}")
+    return values
+
+
+_MISSING = object()
+_OPTIONS = ("batch", "batch_s", "num_slices", "output_subset", "check", "progress")
+"""What a call takes by these names is no input."""
+
+
+def build(
+    inputs: Sequence[Variable],
+    values: Sequence[Any],
+    minibatch: Any,
+    force_cast: Any,
+    oversize: Any,
+) -> Data | tuple[Data, ...]:
+    """Make data of values for inputs; see `Function.build_inputs`."""
+    n = len(inputs)
+    each = zip(
+        values,
+        inputs,
+        _one_for_each("minibatch", minibatch, n),
+        _one_for_each("force_cast", force_cast, n),
+        _one_for_each("oversize", oversize, n),
+        strict=True,
+    )
+    built = tuple(
+        data(value, var, minibatch=alone, force_cast=forced, oversize=factor)
+        for value, var, alone, forced, factor in each
+    )
+    return built[0] if len(built) == 1 else built
+
+
+def _one_for_each(name: str, option: Any, n: int) -> list:
+    """Return an option, given as one value or as a list, as a list of `n`."""
+    if not isinstance(option, (list, tuple)):
+        return [option] * n
+    if len(option) != n:
+        raise ValueError(f"{name} has {len(option)} entries for {n} inputs: {option}")
+    return list(option)
+
+
+def check_arguments(
+    variables: Sequence[Variable], values: Sequence[Any], options: dict[str, Any]
+) -> list[np.ndarray]:
+    """Return the values as arrays of exactly the variables' types."""
+    if not variables:
+        return []
+    downcast = options.get("allow_input_downcast")
+    return [
+        _check_data(var, value)
+        if isinstance(value, Data)
+        else _check_value(var, value, downcast)
+        for var, value in zip(variables, values, strict=True)
+    ]
+
+
+def _check_data(var: Variable, value: Data) -> np.ndarray:
+    array = value._held()
+    kind = var.type
+    if array.dtype != kind.numpy_dtype or array.ndim != kind.ndim:
+        raise TypeError(
+            f"input {var} is {kind.dtype} with {kind.ndim} dimensions, got {value!r};"
+            f" make it with synk.data(values, var={var})"
+        )
+    _check_static_shape(var, array)
+    return array
+
+
+def _check_value(var: Variable, value: Any, downcast: bool | None) -> np.ndarray:
+    # What `filter` would return, without its cost; a masked array is no plain one.
+    if type(value) is np.ndarray and value.dtype == var.type.numpy_dtype:
+        array = value
+        if array.ndim == var.type.ndim:
+            _check_static_shape(var, array)
+            return array
+    name = var.name if var.name and var.name.isidentifier() else "value"
+    return convert(f"input {var}", var.type, value, downcast, name)
+
+
+def _check_static_shape(var: Variable, array: np.ndarray) -> None:
+    for axis, (fixed, length) in enumerate(
+        zip(var.type.shape, array.shape, strict=True)
+    ):
+        if fixed is not None and fixed != length:
+            raise TypeError(
+                f"input {var} ({var.type}) has length {fixed} along axis {axis},"
+                f" got shape {array.shape}"
+            )
+
+
+def check_num_slices(num_slices: int, spec: FunctionSpec) -> int:
+    """Return `num_slices` as an int of at least 1, if a function goes in so many."""
+    slices = operator.index(num_slices)
+    if slices < 1:
+        raise ValueError(f"num_slices must be at least 1, got {num_slices}")
+    if slices > 1 and not spec.row_inputs:
+        raise ValueError(
+            f"num_slices={num_slices} needs scattered inputs or sliceable_shareds"
+        )
+    if slices > 1 and spec.not_in_slices:
+        raise SplitError(
+            f"num_slices={num_slices}: {spec.not_in_slices[0]}. Name an op for the"
+            " update if one of them is meant: (shared, new, op)"
+        )
+    return slices
+
+
+def check_shared_rows(
+    batch_s: Any, variables: Sequence[SharedVariable], size: int
+) -> list[Any] | None:
+    """Bring `batch_s` into the form of one entry for each rank.
+
+    Rank 0's entry is checked against the master's variables; only the other ranks know
+    the lengths of theirs.
+    """
+    if batch_s is None:
+        return None
+    if not variables:
+        raise ValueError("batch_s was given, and there are no sliceable_shareds")
+    is_list = isinstance(batch_s, (list, tuple)) and any(
+        entry is None or isinstance(entry, (slice, list, tuple, np.ndarray))
+        for entry in batch_s
+    )
+    if not is_list:
+        batch_s = [batch_s] * size
+    if len(batch_s) != size:
+        raise ValueError(f"batch_s has {len(batch_s)} entries for {size} ranks")
+    for var in variables:
+        select(batch_s[0], len(var.get_value(borrow=True)))
+    return list(batch_s)
+
+
+# -- rows
 
 
 class Source(NamedTuple):
     """Where the rows of one input lie.
 
-    ``array`` is the array itself in the master and a window for the other ranks.
+    ``array`` is a window for the other ranks; the master gives itself the array.
     Row i of the batch is row ``i - offset`` of it if it holds batch rows alone, in
     their order, and row ``selection[i]`` if not. ``state`` tells the values from all
     others, where ranks are to keep what follows from them; see `Plans.with_kept`.
@@ -54,16 +226,9 @@ class Rows(NamedTuple):
 
 
 class Given(NamedTuple):
-    """The values of one call, beside what is bound.
+    """The values of one call: as the script gave them, and as arrays.
 
-    Attributes
-    ----------
-    values : sequence of Data or array_like
-        The arguments, scattered inputs first.
-    sources : list of numpy.ndarray
-        What their rows are taken from.
-    constants : list of numpy.ndarray
-        The broadcast inputs.
+    Rows are taken from the sources; the constants are the broadcast inputs.
     """
 
     values: Sequence[Any]
@@ -85,12 +250,7 @@ def take_share(
 ) -> tuple[list[np.ndarray], list[Selection]]:
     """Return the arrays that a rank takes rows from, and which rows of each.
 
-    Parameters
-    ----------
-    locate : callable
-        Returns an array that may be described by a window.
-    selection, bounds, sources
-        See `Rows`.
+    Selection, bounds and sources are those of `Rows`; windows have to be located.
     """
     if not sources:
         return [], []
@@ -104,6 +264,11 @@ def take_share(
     return arrays, selections
 
 
+def as_it_is(array: Any) -> Any:
+    """Locate nothing: for the master, which gives itself its arrays."""
+    return array
+
+
 def take_all(
     locate: Callable[[Any], np.ndarray],
     selection: Any,
@@ -112,12 +277,7 @@ def take_all(
 ) -> np.ndarray:
     """Return the rows of an input that all ranks have together, in their order.
 
-    Parameters
-    ----------
-    locate, selection, bounds
-        As of `take_share`.
-    source : Source
-        It holds the rows of rank 0 as well.
+    The source holds the rows of rank 0 as well.
     """
     array, offset, is_batch, *_ = source
     start, stop = bounds[0], bounds[-1]
@@ -156,25 +316,33 @@ def located(locate: Callable[[Any], np.ndarray], selection: Any) -> Selection:
     return slice(*selection) if len(selection) == 2 else locate(selection)
 
 
-def gather_rows(
-    variables: Sequence[Variable],
-    values: Sequence[Any],
-    batch: Any,
-    size: int,
-    options: dict[str, Any],
-) -> Rows:
-    """Check the scattered inputs of a call and cut their rows between the ranks.
+def gather(
+    spec: FunctionSpec, values: Sequence[Any], batch: Any, size: int
+) -> tuple[Rows, Given]:
+    """Check the arguments of a call and cut the rows between so many ranks.
+
+    The sources of the rows hold no arrays: these are what is given.
 
     Raises
     ------
     TypeError, ValueError, IndexError
         If a value does not fit its variable, lengths differ, or the batch is wrong.
     """
+    n = len(spec.inputs)
+    rows, arrays = _gather_rows(spec, values[:n], batch, size)
+    constants = check_arguments(spec.bcast_inputs, values[n:], spec.options)
+    return rows, Given(values, arrays, constants)
+
+
+def _gather_rows(
+    spec: FunctionSpec, values: Sequence[Any], batch: Any, size: int
+) -> tuple[Rows, list[np.ndarray]]:
+    variables = spec.inputs
     if not variables:
         if batch is not None:
             raise ValueError("batch was given, and there are no scattered inputs")
-        return Rows(slice(0, 0), [0] * (size + 1), [])
-    arrays = check_arguments(variables, values, options)
+        return Rows(slice(0, 0), [0] * (size + 1), []), []
+    arrays = check_arguments(variables, values, spec.options)
     are_batches = [isinstance(value, Data) and value.minibatch for value in values]
     lengths = [
         len(array)
@@ -189,15 +357,14 @@ def gather_rows(
     length = lengths[0] if lengths else _unbounded_length(batch, arrays)
     selection = select(batch, length)
     total = count(selection)
-    sources = []
     for var, array, is_batch in zip(variables, arrays, are_batches, strict=True):
         if is_batch and len(array) < total:
             raise IndexError(
                 f"the minibatch for input {var} has {len(array)} rows, and the batch"
                 f" has {total}: row i of it belongs to the i-th row of the batch"
             )
-        sources.append(Source(array, 0, is_batch))
-    return Rows(selection, cuts(total, size), sources)
+    sources = [Source(None, 0, is_batch) for is_batch in are_batches]
+    return Rows(selection, cuts(total, size), sources), arrays
 
 
 def _unbounded_length(batch: Any, arrays: Sequence[np.ndarray]) -> int:
@@ -230,26 +397,17 @@ def stage(
     whole: Container[int] = (),
     described: tuple | None = None,
 ) -> tuple[tuple, list[Window]]:
-    """Describe a call's arguments to ranks 1 and up, in plain tuples.
+    """Describe rows and broadcast inputs to ranks 1 and up, in plain tuples.
 
     `Data` is described where it lies. Of other arrays the rows that go to those ranks
     are copied to the arena, selected already: rank 0 uses the user's own memory.
 
     Parameters
     ----------
-    rows : Rows
-        Of sources that need hold no arrays.
     whole : container of int
         The inputs, by their numbers, of which these ranks read rank 0's rows as well.
     described : tuple, optional
         The rows as they were described before, if nothing was copied for them.
-
-    Returns
-    -------
-    described : tuple
-        The rows.
-    windows : list of Window
-        The broadcast inputs.
     """
     selection, bounds, sources = rows
     values, arrays, constants = given
@@ -281,26 +439,14 @@ def stage(
 
 
 def windows_of(values: Sequence[Any], staged: Iterator[Window]) -> list[Window]:
-    """Describe values to other ranks: `Data` where it lies, others as they were staged.
-
-    Parameters
-    ----------
-    staged : iterator of Window
-        Those of the values that are no `Data`, in their order.
-    """
+    """Describe values to other ranks: `Data` where it lies, others as staged."""
     return [
         value._window() if isinstance(value, Data) else next(staged) for value in values
     ]
 
 
 def describe_selection(selection: Selection, staged: Iterator[Window]) -> tuple:
-    """Describe a selection to other ranks: a slice as (start, stop), an array staged.
-
-    Parameters
-    ----------
-    staged : iterator of Window
-        The next window is that of the selection, if it is an array.
-    """
+    """Describe a selection to other ranks: a slice as it is, an array as staged."""
     if isinstance(selection, slice):
         return selection.start, selection.stop
     return next(staged)
