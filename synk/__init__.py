@@ -4,7 +4,7 @@ from . import callbacks, files, nn, ops, pymc, rules, updates
 from .call.function import Function
 from .call.make import function
 from .call.tune import tune
-from .cluster.node import Node
+from .cluster.launcher import Node
 from .compiler.own_ops.check import check_sharding
 from .compiler.own_ops.register import register_sharding
 from .compiler.own_ops.sharding import Sharding
@@ -56,8 +56,13 @@ from .variables.collectives import (
     scatter,
 )
 from .variables.data import Data, data
-from .variables.of_one_rank import get_lengths, get_shapes, get_value, set_value
-from .variables.states import state
+from .variables.one_rank import (
+    get_lengths,
+    get_shapes,
+    get_value,
+    set_value,
+    state,
+)
 
 theano_names.register()
 pkg_resources_names.register()

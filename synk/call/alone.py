@@ -19,7 +19,7 @@ from ..compiler.spec import FunctionSpec
 from ..programs.one_call import Task
 from ..programs.programs import CallKind, Subset
 from ..programs.transaction import Transaction
-from ..ranks.ledger import Entry
+from ..ranks.ledger import LedgerEntry
 from ..ranks.pool import Pool, no_pool
 from ..ranks.session import SESSION
 from ..reduce_tree import block_cut, settled
@@ -51,7 +51,7 @@ class Alone:
         self._made_for: Callable[[], Pool | None] = no_pool
         self._version = -1
         self._is_whole = False
-        self._entries: list[Entry] = []
+        self._entries: list[LedgerEntry] = []
 
     @property
     def is_possible(self) -> bool:

@@ -129,7 +129,7 @@ class BoundCall:
             window, is_batch, state = known
             if (
                 type(value) is not Data
-                or value._described is not window
+                or value._lending.window is not window
                 or value.minibatch is not is_batch
                 or value._lending.is_partial is not self._has_parts
                 or (state is not None and value._state != state)
@@ -300,9 +300,9 @@ class BoundCall:
         """
         known, rows = self._described, self.rows
         if known is not None and not (states or given.constants):
-            SESSION.stage.put_nothing()
+            SESSION.pool.stage.put_nothing()
             return self._theirs, self._mine
-        described, windows = stage(rows, given, SESSION.stage, self._whole, known)
+        described, windows = stage(rows, given, SESSION.pool.stage, self._whole, known)
         if states or known is None or windows != self._windows:
             self._windows = windows
             rest = self._batch_s, states

@@ -3,7 +3,7 @@
 A command that computes names arrays, and which of their rows each call has. An input
 goes to other nodes in one of these ways:
 
-* Of `Data` that nobody can write to, nodes may have a copy of all rows (`keeping`).
+* Of `Data` that nobody can write to, nodes may have a copy of all rows (`NodeCache`).
   They take rows from it as node 0 does. Of row numbers each gets its own ranks'.
 * If they have not, they have, or get now, their rows of slices; and keep them.
 * Other rows are sent: those of the node's ranks, of one call after the other.
@@ -23,11 +23,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..cluster.by_rank import goes_by_rank
+from ..cluster.cache import Span
+from ..cluster.comm import goes_by_rank
 from ..cluster.inbox import Copy
-from ..cluster.keeping import Span
-from ..cluster.message import Here, OfEach, Total
-from ..cluster.translate import Bounds, Sent
+from ..cluster.message import Cuts, Here, OfEach, Sent, Total
 from ..memory.partition import Selection, count, cuts, part
 from ..memory.segment import Window, key_of
 from ..memory.unchanged import check_whole, state_of
@@ -82,7 +81,7 @@ def leaving_call(args: tuple, parting: Parting) -> tuple:
     block = _block_of(call, what)
     if sources and not _reads_all(parting.context, what):
         calls, sources = _Leaving(parting, calls, what).inputs(sources)
-    told = calls[0].selection, Bounds(bounds[-1], len(bounds) - 1, block), sources
+    told = calls[0].selection, Cuts(bounds[-1], len(bounds) - 1, block), sources
     return ((what, told, *others),)
 
 
@@ -93,7 +92,7 @@ def leaving_run(args: tuple, parting: Parting) -> tuple:
         calls, sources = _Leaving(parting, calls, what).inputs(sources)
     parts = parting.context.size
     told = [
-        call._replace(bounds=Bounds(call.bounds[-1], parts, _block_of(call, what)))
+        call._replace(bounds=Cuts(call.bounds[-1], parts, _block_of(call, what)))
         for call in calls
     ]
     return (what, told, sources, *others), progress
@@ -163,10 +162,10 @@ class _Leaving:
             by_number = sum(count(rows) for rows in chosen if not _is_slice(rows))
             data = key_of(window)
             size = len(array), array.nbytes
-            if parting.draft.whole(data, state, window, *size, by_number) is not None:
+            if parting.cache.whole(data, state, window, *size, by_number) is not None:
                 return tuple(source)
             copy = self._keep_slices(window, state, array, chosen)
-            if parting.draft.is_whole(data):
+            if parting.cache.is_whole(data):
                 return tuple(source)
         sent = self._send(array, chosen, None if copy is None else key_of(window))
         if sent is None:
@@ -186,9 +185,7 @@ class _Leaving:
                 most = parting.most_rows([(rows.stop - rows.start, block)])
                 spans[rows.start, rows.stop, block] = most * width
         data = key_of(window)
-        number, new = parting.draft.slices(
-            data, state, window, array.nbytes, list(spans.items())
-        )
+        number, new = parting.cache.slices(data, state, window, array.nbytes, spans)
         if new and number is not None:
             check_whole(window)
             totals = tuple((stop - start, block) for start, stop, block in new)
@@ -201,12 +198,12 @@ class _Leaving:
         self, array: np.ndarray, chosen: Sequence[Selection], data: Any
     ) -> tuple[Sent | None] | None:
         """Have nodes get rows that they do not keep; None if they are to get all."""
-        draft, left, totals = self._parting.draft, [], []
+        cache, left, totals = self._parting.cache, [], []
         seen: set[Span] = set()
         for rows, total in zip(chosen, self._totals, strict=True):
             if isinstance(rows, slice):
                 span = rows.start, rows.stop, total[1]
-                if span in seen or (data is not None and draft.has(data, span)):
+                if span in seen or (data is not None and cache.has(data, span)):
                     continue
                 seen.add(span)
             left.append(rows)

@@ -25,7 +25,7 @@ from ..errors import SplitError
 from ..memory.partition import part_lengths
 from ..ops import COLLECTIVES, Local
 from ..programs.transaction import Transaction, insist
-from ..ranks.ledger import Entry, Holding, see_converted, set_among
+from ..ranks.ledger import Holding, LedgerEntry, see_converted, set_among
 from ..ranks.pool import Pool, no_pool
 from ..ranks.replication import master_bring
 from ..ranks.session import SESSION
@@ -41,7 +41,7 @@ class PlacementCheck:
 
     Attributes
     ----------
-    entries : list of Entry
+    entries : list of LedgerEntry
         Of the variables, in the ledger of the present session.
     workers : int or None
         Of a training rule, if the ranks are meant to hold values of their own.
@@ -54,10 +54,10 @@ class PlacementCheck:
         self._what = spec.label
         self._made_for: Callable[[], Pool | None] = no_pool
         self._version = -1
-        self._entries: dict[SharedVariable, Entry] = {}
-        self.entries: list[Entry] = []
-        self._streams: list[Entry] = []
-        self._made: list[tuple[Entry, Holding]] | None = None
+        self._entries: dict[SharedVariable, LedgerEntry] = {}
+        self.entries: list[LedgerEntry] = []
+        self._streams: list[LedgerEntry] = []
+        self._made: list[tuple[LedgerEntry, Holding]] | None = None
         self._rows: tuple[int, ...] | None = None  # of ranks, in the last call
         self._has_complained = False
         self.workers: int | None = None
@@ -166,7 +166,9 @@ class PlacementCheck:
         see_converted(self.entries)
 
     def in_master(
-        self, run: Callable[[Transaction], Result], known: list[Entry] | None = None
+        self,
+        run: Callable[[Transaction], Result],
+        known: list[LedgerEntry] | None = None,
     ) -> Result:
         """Run the function in the master alone; what fails in it is undone.
 
@@ -174,7 +176,7 @@ class PlacementCheck:
         ----------
         run : callable
             Begins a call of the transaction, and stores by it what it updates.
-        known : list of Entry, optional
+        known : list of LedgerEntry, optional
             Of the variables, if they are known to be equal on all ranks.
 
         Raises
@@ -212,7 +214,7 @@ class PlacementCheck:
         """The ids of storages that are updated, by whatever variable of them."""
         return {id(var.container.storage) for var, _ in self._spec.updates}
 
-    def _unset_in_master(self) -> list[Entry]:
+    def _unset_in_master(self) -> list[LedgerEntry]:
         """Return what of the variables the ranks know; raise if the master does not."""
         if SESSION.state != "running":
             return []
@@ -336,7 +338,7 @@ class PlacementCheck:
 
     def _holdings(
         self, rows: tuple[int, ...], batch_s: list | None
-    ) -> list[tuple[Entry, Holding]]:
+    ) -> list[tuple[LedgerEntry, Holding]]:
         """Return what the ranks hold of the updated variables."""
         spec, made = self._spec, []
         own = set(spec.own_updates)

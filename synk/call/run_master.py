@@ -22,7 +22,7 @@ import numpy as np
 from ..errors import StateError
 from ..memory.partition import count, cuts, part_lengths, select
 from ..programs.programs import CallKind, kind_of_call
-from ..ranks.ledger import Entry, set_among
+from ..ranks.ledger import LedgerEntry, set_among
 from ..ranks.session import SESSION
 from ..times.timing import COMMON, COMPUTE, NODES, REDUCE, ROWS, WAIT
 from ..variables.data import Data, any_partial
@@ -263,7 +263,7 @@ class Run:
         """
         if SESSION.size == 1:
             return self._own(calls)
-        values, stage = self._given.values, SESSION.stage
+        values, stage = self._given.values, SESSION.pool.stage
         copies = [
             array
             for array, value in zip(self._given.arrays, values, strict=True)
@@ -347,7 +347,7 @@ _END = object()
 
 
 @contextlib.contextmanager
-def _as_before(entries: Sequence[Entry]) -> Iterator[None]:
+def _as_before(entries: Sequence[LedgerEntry]) -> Iterator[None]:
     """Give variables the values from before they were set, in a ``with`` block."""
     values = [entry.storage[0] for entry in entries]
     for entry in entries:
@@ -423,7 +423,7 @@ class Bar:
 
 
 def _watched(
-    report: Callable[[], object], entries: Sequence[Entry]
+    report: Callable[[], object], entries: Sequence[LedgerEntry]
 ) -> Callable[[], object]:
     """Return what calls `report`, and raises if that sets a shared variable."""
 

@@ -36,7 +36,7 @@ from ..ranks.session import SESSION
 from ..times.compile_notice import Notice
 from ..times.timing import Timed
 from ..user_frames import where_made
-from ..variables.of_one_rank import get_value
+from ..variables.one_rank import get_value
 from ..workers.affinity import allowed_cores
 from .arguments import as_it_is, check_arguments, gather, take_share
 from .rounding import TOLERANCES, Rounding, coarsest, difference

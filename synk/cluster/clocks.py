@@ -27,18 +27,11 @@ ROUND_TRIPS = 32
 
 
 class Sample(NamedTuple):
-    """What a clock said when node 0's said something, in seconds.
-
-    Attributes
-    ----------
-    here, there : float
-    error : float
-        The most by which `here` can be wrong.
-    """
+    """What a clock said when node 0's said something, in seconds."""
 
     here: float
     there: float
-    error: float
+    error: float  # the most by which `here` can be wrong
 
     @property
     def ahead(self) -> float:
@@ -49,14 +42,7 @@ class Sample(NamedTuple):
 def compare(link: Any) -> list[Sample]:
     """Compare the nodes' clocks, after a round in which all have met.
 
-    Parameters
-    ----------
-    link : Link
-
-    Returns
-    -------
-    list of Sample
-        On node 0, of each node, itself first; on others none.
+    Node 0 returns a sample of each node, itself first; others return none.
     """
     answer = np.zeros(1)
     if link.node:
@@ -81,10 +67,6 @@ def compare(link: Any) -> list[Sample]:
 
 class Clock:
     """A node's clock, by what it has said when node 0's said something.
-
-    Parameters
-    ----------
-    begin, end : Sample
 
     Examples
     --------

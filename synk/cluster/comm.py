@@ -1,7 +1,19 @@
-"""How a rank meets those of all nodes: those of its own first, then their masters.
+"""How a rank meets those of all nodes, and reduces values with them.
 
 A meeting of all ranks is one of the node's ranks, a round of the masters, and another
 meeting in which the ranks learn what has come of it.
+
+Values that are few, or of types that would be rounded twice, nodes send as their ranks
+have them: every node reduces them in the order of ranks, as one machine does. Of others
+each node's ranks reduce their own first, and then each node a part of the values, not
+by ``MPI_Allreduce``, which knows no float16 and no minimum that a NaN wins, and whose
+bits are the library's::
+
+    node 0   | part 0 | part 1 |      all-to-all: node i receives part i of every node,
+    node 1   | part 0 | part 1 |      reduces it in the order of nodes, and
+    results  | part 0 | part 1 |      all-gather: has all nodes have it.
+
+Those are as many bytes as a ring sends, in two steps.
 """
 
 from __future__ import annotations
@@ -14,22 +26,80 @@ from typing import Any
 import numpy as np
 
 from ..comm.divided import DividedAllReduce
-from ..comm.flat import FlatBuffer, FlatBuffers, agree_on_kinds
+from ..comm.flat import FlatBuffer, FlatBuffers, views_of
 from ..comm.flat_layout import FlatLayout, Run
-from ..comm.kernels import Reduction, warm
+from ..comm.kernels import Reduction, is_direct
 from ..comm.shm import SharedMemoryComm
 from ..memory.partition import spans
-from ..memory.segment import Attachments, Segment, key_of
+from ..memory.segment import ALIGNMENT, Attachments
 from ..reduce_ops import ReduceOp, shares
 from ..reduce_tree import BlockCut, Columns, Subtrees, combined
 from ..times.timing import NODES, REDUCE, UNCOUNTED, WAIT, Times
-from .by_rank import goes_by_rank, rows_of_ranks
 from .clocks import Sample, compare
-from .heads import Heads
-from .link import Bytes
-from .meter import Meter
+from .link import Bytes, Link, Meter, Parts
 from .nodes import Cluster
-from .reduce import NodeReduction
+from .rounds import Headers
+
+FEW = 4096
+"""Bytes of one rank's values up to which all ranks' are sent as they are."""
+
+
+def goes_by_rank(op: ReduceOp, dtype: np.dtype, nbytes: int) -> bool:
+    """Tell whether ranks' values are sent as they are, and not what a node makes."""
+    return nbytes <= FEW or not is_direct(op, np.dtype(dtype))
+
+
+def rows_of_ranks(
+    given: Sequence[Bytes],
+    ranks: Sequence[int],
+    widths: Sequence[int],
+    dtypes: Sequence[np.dtype],
+) -> list[np.ndarray]:
+    """Return the rows of all ranks, shape (all ranks, width), of several arrays.
+
+    Each node has given the rows of its ranks, so many, of one array after the other.
+    """
+    if len(widths) == 1:  # they lie as they are to
+        # Of a bytearray: kernels for arrays that are read only are compiled anew.
+        rows = np.frombuffer(bytearray().join(given), dtypes[0])
+        return [rows.reshape(sum(ranks), widths[0])]
+    found, starts = [], [0] * len(given)
+    for width, dtype in zip(widths, dtypes, strict=True):
+        pieces = []
+        for node, (data, count) in enumerate(zip(given, ranks, strict=True)):
+            values = np.frombuffer(data, dtype, count * width, starts[node])
+            pieces.append(values.reshape(count, width))
+            starts[node] += values.nbytes
+        found.append(np.concatenate(pieces))
+    return found
+
+
+class NodeReduction:
+    """One node's part in all-reduces over nodes of an array of some dtype.
+
+    `values`, shape (elements,), are what its ranks have reduced, and then the result.
+    """
+
+    def __init__(self, link: Link, op: ReduceOp, values: np.ndarray) -> None:
+        self._link, self._values = link, values
+        size, elements = link.size, values.size
+        unit = max(1, ALIGNMENT // values.itemsize)
+        lines = -(-elements // unit)
+        stops = np.minimum(lines * np.arange(1, size + 1) // size * unit, elements)
+        self._parts = Parts.of(stops, values.itemsize)
+        mine = self._parts.nbytes[link.node] // values.itemsize
+        self._rows = np.empty((size, mine), values.dtype)
+        self._part = np.empty((1, mine), values.dtype)
+        self._reduction = Reduction(op, self._rows, self._part, 0)
+
+    def run(self, weights: Sequence[float]) -> None:
+        """Reduce, after a round in which all have met, by the rows of each node."""
+        link = self._link
+        link.all_to_all(self._values, self._parts, self._rows)
+        start = perf_counter()
+        self._reduction.run(np.array(shares(weights)), 0, self._rows.shape[1])
+        link.meter.keep("reduce", start, bytes=self._rows.nbytes)
+        link.gather_parts(self._part, self._parts, self._values)
 
 
 class NodesComm:
@@ -41,8 +111,6 @@ class NodesComm:
         To those of its node.
     ranks : sequence of int
         How many each node has.
-    node : int
-        Which one this is.
     cluster : Cluster, optional
         In the master of the node.
     """
@@ -117,9 +185,9 @@ class NodesComm:
         self,
         data: bytes,
         word: int,
-        then: Callable[[Heads], object] | None = None,
+        then: Callable[[Headers], object] | None = None,
         is_short: bool = False,
-    ) -> Heads:
+    ) -> Headers:
         """In the master of a node, meet those of the others; see `Cluster.meet`."""
         assert self._cluster is not None
         return self._cluster.meet(self.look(), data, word, then, is_short)
@@ -147,13 +215,7 @@ class NodesComm:
 
 
 class NodesBuffers(FlatBuffers):
-    """The flat buffers of one rank, for values that ranks of all nodes reduce.
-
-    Parameters
-    ----------
-    comm : NodesComm
-    attachments : Attachments
-    """
+    """The flat buffers of one rank, for values that ranks of all nodes reduce."""
 
     _comm: NodesComm  # type: ignore[assignment]
 
@@ -185,39 +247,18 @@ class NodesBuffers(FlatBuffers):
             comm.meet(b"", -1)
         comm.local.agree(0)
 
-    def _renew(
-        self,
-        values: Sequence[np.ndarray] | None,
-        ops: Sequence[ReduceOp],
-        names: Sequence[object] | None,
-    ) -> FlatBuffer:
+    def _kind_of_buffer(self, plan: FlatLayout) -> tuple[type[FlatBuffer], int]:
+        return NodesBuffer, self._comm.local.size + 1
+
+    def _renew(self, *given: Any) -> FlatBuffer:
         """Make a buffer on each node for values of other shapes, together with all."""
-        comm: Any = self._comm
-        plan = FlatLayout(agree_on_kinds(comm, values, ops, names), ops)
-        window, segment = None, None
-        if comm.local.rank == 0:
-            for dtype, op in {(run.dtype, run.op) for run in plan.runs}:
-                warm(op, np.dtype(dtype))
-            segment = Segment((comm.local.size + 1) * plan.nbytes)
-            rows = segment.array(np.uint8, (comm.local.size + 1, plan.nbytes))
-            window = segment.window(rows)
-        window = comm.told(window)
-        if comm.local.rank:
-            rows = self._attachments.array(window)
-        given: tuple[Any, ...] = comm, plan, rows, segment, key_of(window)
-        buffer = NodesBuffer(*given)
-        buffer.serial = comm.exchange(buffer.serial)[0]
+        buffer = super()._renew(*given)
+        buffer.serial = self._comm.exchange(buffer.serial)[0]  # node 0's for all
         return buffer
 
 
 class OwnNodeBuffers(FlatBuffers):
-    """The flat buffers of one rank, for values that its node's ranks alone reduce.
-
-    Parameters
-    ----------
-    comm : NodesComm
-    attachments : Attachments
-    """
+    """The flat buffers of one rank, for values that its node's ranks alone reduce."""
 
     def __init__(self, comm: NodesComm, attachments: Attachments) -> None:
         super().__init__(comm.local, attachments)
@@ -246,29 +287,21 @@ class NodesBuffer(FlatBuffer):
         self._over: list[NodeReduction] = []
         self._puts: list[tuple[int, np.ndarray]] = []
         self._given = rows[:-1]
+        local, places = comm.local, views_of(plan, rows[comm.local.rank])
         for run in plan.runs:
             values = rows[:, run.start : run.end].view(run.dtype)
             if goes_by_rank(run.op, values.dtype, run.end - run.start):
-                self._put_by_rank(run, values, comm)
-            else:
-                reduction = DividedAllReduce(
-                    comm.local, run.op, values[:-1], values[-1:]
-                )
-                self._within.append((reduction, run.members))
-                if comm.local.rank == 0:
-                    self._over.append(NodeReduction(comm.link, run.op, values[-1]))
+                self._puts += [(i, places[i]) for i, _ in run.members]
+                if local.rank == 0:
+                    every = np.empty((comm.size, values.shape[1]), values.dtype)
+                    reduction = Reduction(run.op, every, values[-1:], 0)
+                    self._by_rank.append((run, every, reduction))
+                continue
+            within = DividedAllReduce(local, run.op, values[:-1], values[-1:])
+            self._within.append((within, run.members))
+            if local.rank == 0:
+                self._over.append(NodeReduction(comm.link, run.op, values[-1]))
         return rows[-1]
-
-    def _put_by_rank(self, run: Run, values: np.ndarray, comm: NodesComm) -> None:
-        own = values[comm.local.rank]
-        for i, start in run.members:
-            shape = self._kinds[i][1]
-            size = int(np.prod(shape, dtype=np.int64))
-            self._puts.append((i, own[start : start + size].reshape(shape)))
-        if comm.local.rank == 0:
-            every = np.empty((comm.size, values.shape[1]), values.dtype)
-            reduction = Reduction(run.op, every, values[-1:], 0)
-            self._by_rank.append((run, every, reduction))
 
     def reduce(
         self,
@@ -322,19 +355,19 @@ class NodesBuffer(FlatBuffer):
         mine = b"".join(self._given[:, some].tobytes() for some in columns)
         met: list[float] = []
 
-        def then(heads: Heads) -> None:
-            if not heads.agree_on(self.serial):
+        def then(headers: Headers) -> None:
+            if not headers.agree_on(self.serial):
                 return
             met.append(perf_counter())
             times.spent(WAIT)
             if self._by_rank:
-                given = comm.link.all_gather(mine, heads)
+                given = comm.link.all_gather(mine, headers)
                 self._reduce_ranks(comm, given, weights)
             for reduction in self._over:
                 reduction.run(comm.by_node(weights))
             times.spent(NODES, self._nbytes)
 
-        # Where nothing but `mine` is sent, heads that say all are the end of it.
+        # Where nothing but `mine` is sent, headers that say all are the end of it.
         word = self.serial if fits else -1
         comm.meet(mine, word, then, is_short=not self._over)
         if not met:

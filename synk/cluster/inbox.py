@@ -14,12 +14,9 @@ import numpy as np
 
 from ..memory.limits import tightest
 from ..memory.segment import Segment, Window
-from .keeping import Span
+from .cache import Span
+from .launcher import Node
 from .message import Here, Message, OfAll, OfEach
-from .node import Node
-
-Room = Callable[[list], tuple[list[np.ndarray], list[Window]]]
-"""Given dtypes and shapes, returns arrays in shared memory, and their windows."""
 
 UNKNOWN = 1 << 40
 """Bytes that are taken to be free where the system does not say how many are."""
@@ -34,16 +31,8 @@ def free_memory() -> int:
 def to_keep(free: int, kept: int, nodes: Sequence[Node], node: int) -> int:
     """Return how many bytes more a node may keep: half of what it would have free.
 
-    Parameters
-    ----------
-    free : int
-        Bytes, on the machine that it is on.
-    kept : int
-        Bytes, by this node.
-    nodes : sequence of Node
-        All, of which some may be on one machine.
-    node : int
-        Which of them it is.
+    It keeps `kept` bytes already, and has `free` on its machine, with other nodes
+    there.
     """
     hosts = [each.host for each in nodes]
     share = (free + kept) // (2 * hosts.count(hosts[node]))
@@ -51,58 +40,36 @@ def to_keep(free: int, kept: int, nodes: Sequence[Node], node: int) -> int:
 
 
 class Copy:
-    """A copy of some rows of one `Data`, or of all, in shared memory.
-
-    Attributes
-    ----------
-    starts : dict
-        By `Span`: where this node's rows of a slice begin in the copy.
-    rows : int
-        How many it has.
-    """
+    """A copy of some rows of one `Data`, one after the other, in shared memory."""
 
     def __init__(self, dtype: np.dtype, shape: tuple[int, ...]) -> None:
-        self.starts: dict[Span, int] = {}
+        self.starts: dict[Span, int] = {}  # where this node's rows of slices begin
         self._dtype, self._shape = dtype, shape
         self.rows = 0
-        self._segment = Segment(1)
-
-    @property
-    def key(self) -> tuple[int, int]:
-        """What ranks know its memory by."""
-        return self._segment.key
-
-    @property
-    def nbytes(self) -> int:
-        """The memory that it takes."""
-        return self._segment.nbytes
+        self.segment = Segment(1)
 
     @property
     def window(self) -> Window:
         """All its rows."""
-        array = self._segment.array(self._dtype, (self.rows, *self._shape))
-        return self._segment.window(array)
+        array = self.segment.array(self._dtype, (self.rows, *self._shape))
+        return self.segment.window(array)
 
     def add(self, rows: int) -> np.ndarray:
         """Make room for further rows, and return it."""
         width = math.prod(self._shape) * self._dtype.itemsize
-        self._segment.grow((self.rows + rows) * width)
+        self.segment.grow((self.rows + rows) * width)
         shape, offset = (rows, *self._shape), self.rows * width
         self.rows += rows
-        return self._segment.array(self._dtype, shape, offset)
+        return self.segment.array(self._dtype, shape, offset)
 
 
-class Whole(Copy):
-    """A copy of all rows, of whatever shape."""
+class WholeCopy:
+    """A copy of all rows of one `Data`, of whatever shape."""
 
     def __init__(self, dtype: np.dtype, shape: tuple[int, ...]) -> None:
-        super().__init__(dtype, ())
-        self._whole = shape
-
-    @property
-    def window(self) -> Window:
-        """All its rows."""
-        return self._segment.window(self._segment.array(self._dtype, self._whole))
+        self.segment = Segment(math.prod(shape) * dtype.itemsize)
+        self.array = self.segment.array(dtype, shape)
+        self.window = self.segment.window(self.array)
 
 
 class Inbox:
@@ -111,28 +78,29 @@ class Inbox:
     Parameters
     ----------
     room : callable
-        Makes room for what is not kept.
+        Makes room for what is not kept: given dtypes and shapes, returns arrays in
+        shared memory, and their windows.
 
     Attributes
     ----------
     copies : dict
-        Copies of data, by number; see `Keeping`.
+        Copies of data, by number; see `NodeCache`.
     gone : list of tuple of int
         The keys of segments that the node's ranks may unmap.
     error : BaseException or None
         Why there was no room for what came with the last command.
     has_changed : bool
         Whether that has had the node keep other rows than before.
-    windows : list of Window
-        Where the arrays that all nodes got with it lie, but for what is kept.
-    sent : list of (Window or None)
-        Where those lie that were sent to this node alone; None stands for what is kept,
-        or was not sent.
+    windows, sent : list
+        Where the arrays lie that all nodes got with it, but for what is kept, and those
+        that were sent to this node alone: None for what is kept, or was not sent.
     """
 
-    def __init__(self, room: Room) -> None:
+    def __init__(
+        self, room: Callable[[list], tuple[list[np.ndarray], list[Window]]]
+    ) -> None:
         self._room = room
-        self.copies: dict[int, Copy] = {}
+        self.copies: dict[int, Copy | WholeCopy] = {}
         self.gone: list[tuple[int, int]] = []
         self.error: BaseException | None = None
         self.has_changed = False
@@ -148,7 +116,7 @@ class Inbox:
             return -1
         if not self.has_changed:
             return 0
-        kept = sum(copy.nbytes for copy in self.copies.values())
+        kept = sum(copy.segment.nbytes for copy in self.copies.values())
         return to_keep(free_memory(), kept, nodes, node)
 
     def make_room(self, message: Message, here: Here) -> list[np.ndarray]:
@@ -160,7 +128,7 @@ class Inbox:
         for number in message.forgotten:
             copy = self.copies.pop(number, None)
             if copy is not None:
-                self.gone.append(copy.key)
+                self.gone.append(copy.segment.key)
                 self.has_changed = True
         shapes = [kind.shapes_at(here) for kind in message.rows]
         try:
@@ -188,7 +156,9 @@ class Inbox:
         self.windows, self.sent, found = [], [], []
         for each in message.common:
             if isinstance(each, OfAll) and each.number is not None:
-                found.append(self._keep_whole(each))
+                self.has_changed = True
+                whole = self.copies[each.number] = WholeCopy(each.dtype, each.shape)
+                found.append(whole.array)
                 continue
             place, window = next(left)
             self.windows.append(window)
@@ -206,19 +176,12 @@ class Inbox:
             self.sent.append(mine)
         return found
 
-    def _keep_whole(self, kind: OfAll) -> np.ndarray:
-        assert kind.number is not None
-        self.has_changed = True
-        copy = Whole(kind.dtype, kind.shape)
-        place = copy.add(math.prod(kind.shape)).reshape(kind.shape)
-        self.copies[kind.number] = copy
-        return place
-
     def _keep_rows(self, kind: OfEach, lengths: Sequence[int]) -> list[np.ndarray]:
+        """Make room for rows of slices in the copy that a node has, or in a new one."""
         assert kind.number is not None
         self.has_changed = True
         copy = self.copies.get(kind.number)
-        if copy is None:
+        if not isinstance(copy, Copy):
             copy = self.copies[kind.number] = Copy(kind.dtype, kind.shape)
         start, place = copy.rows, copy.add(sum(lengths))
         ends = np.cumsum([0, *lengths]).tolist()

@@ -1,52 +1,73 @@
-"""What has launched this process, as it says in the environment; nothing of MPI itself.
+"""What has launched this process, by its environment, and which cores it may use.
 
-Before `MPI.Init` only the environment tells whether there are others, and ranks are
-forked before that.
+Before `MPI.Init` only the environment tells whether there are other processes, and
+ranks are forked before that. Nothing of MPI itself is here.
+
+Launchers bind the processes that they start, mpirun each to one core if they are two,
+srun each to one if nobody has asked for more. A node's master forks a rank for each of
+its cores: bound to one it would have one rank. So it takes more, but none that may be
+another job's: where a job has a part of a host alone, what it is bound to stays.
 """
 
 from __future__ import annotations
 
 import os
 import re
+import warnings
 from collections.abc import Mapping
 from typing import NamedTuple
 
-_RANKS = (
-    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
-    ("PMI_RANK", "PMI_SIZE"),
-    ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS"),
+from ..workers.affinity import allowed_cores, share, why_not_pinned
+
+
+class Node(NamedTuple):
+    """One node of a session: a machine, or what the launcher made of one.
+
+    Attributes
+    ----------
+    host : str
+        The machine's name.
+    ranks : int
+        How many ranks it has. They are numbered node by node.
+    cores : int
+        How many cores these have together.
+    gpus : int
+        How many of the ranks compute on GPUs: all or none.
+    """
+
+    host: str
+    ranks: int
+    cores: int
+    gpus: int = 0
+
+
+# -- the environment
+
+_LAUNCHERS = (
+    ("mpirun", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
+    ("mpiexec", "PMI_RANK", "PMI_SIZE"),
+    ("mpirun", "MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE"),
+    ("srun", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS"),
+    ("mpirun", "PMIX_RANK", ""),
 )
-"""Where Open MPI, MPICH (and what is made of it) and Slurm say rank and size."""
+"""Launchers, and where they say rank and size; who is made of MPICH says it as that."""
 
 _LOCAL = (
     ("OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"),
     ("MPI_LOCALRANKID", "MPI_LOCALNRANKS"),
 )
-"""The same among the processes of one host."""
+"""Where they say rank and size among the processes of one host."""
 
 
 class Launched(NamedTuple):
-    """Which process of how many this is.
-
-    Attributes
-    ----------
-    rank, size : int
-        Of all processes.
-    local_rank, local_size : int
-        Of those on this host.
-    asked : int
-        How many cores were asked for each process, of a launcher that binds them to
-        these; 0 if it was not said.
-    of_job : int
-        How many cores of this host are the job's, if a scheduler has said so, else 0.
-    """
+    """Which process of how many this is."""
 
     rank: int
     size: int
-    local_rank: int
+    local_rank: int  # among those of this host
     local_size: int
-    asked: int = 0
-    of_job: int = 0
+    asked: int = 0  # cores for each process, of a launcher that binds them to these
+    of_job: int = 0  # cores of this host that are the job's, if a scheduler says so
 
 
 def launched(environment: Mapping[str, str] = os.environ) -> Launched | None:
@@ -56,7 +77,7 @@ def launched(environment: Mapping[str, str] = os.environ) -> Launched | None:
     (1, 2, 0, 1)
     >>> launched({"PMI_RANK": "0", "PMI_SIZE": "1"})
     """
-    found = _first(_RANKS, environment)
+    found = _first([names for _, *names in _LAUNCHERS], environment)
     if found is None or found[1] < 2:
         return None
     local, asked = _first(_LOCAL, environment), 0
@@ -69,30 +90,11 @@ def launched(environment: Mapping[str, str] = os.environ) -> Launched | None:
 
 
 class Copies(NamedTuple):
-    """How often a launcher has started this very program, and which one this is.
-
-    Attributes
-    ----------
-    launcher : str
-        Its command.
-    rank : int
-    size : int or None
-        None if it does not say that.
-    """
+    """By which launcher, how often (if it says that) and as which this was started."""
 
     launcher: str
     rank: int
     size: int | None
-
-
-_LAUNCHERS = (
-    ("mpirun", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
-    ("mpiexec", "PMI_RANK", "PMI_SIZE"),
-    ("mpirun", "MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE"),
-    ("srun", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS"),
-    ("mpirun", "PMIX_RANK", ""),
-)
-"""The same as `_RANKS`, and what says less: what is set by whom."""
 
 
 def copies(environment: Mapping[str, str] = os.environ) -> Copies | None:
@@ -110,9 +112,7 @@ def copies(environment: Mapping[str, str] = os.environ) -> Copies | None:
     return None
 
 
-def _first(
-    pairs: tuple[tuple[str, str], ...], environment: Mapping[str, str]
-) -> tuple[int, int] | None:
+def _first(pairs, environment: Mapping[str, str]) -> tuple[int, int] | None:
     for names in pairs:
         rank, size = (_number(environment, name) for name in names)
         if rank is not None and size is not None:
@@ -135,13 +135,7 @@ def _of_slurm(environment: Mapping[str, str]) -> tuple[int, int]:
 
 
 def _counts(said: str) -> list[int]:
-    """Return numbers by host, which Slurm says in its own way; none if it says nothing.
-
-    >>> _counts("2(x3),1")
-    [2, 2, 2, 1]
-    >>> _counts("")
-    []
-    """
+    """Return numbers by host, as in Slurm's "2(x3),1"; none if it says nothing."""
     counts: list[int] = []
     for part in said.split(","):
         found = re.fullmatch(r"\s*(\d+)(?:\(x(\d+)\))?\s*", part)
@@ -149,3 +143,68 @@ def _counts(said: str) -> list[int]:
             return []
         counts += [int(found[1])] * int(found[2] or "1")
     return counts
+
+
+# -- cores
+
+
+def take_cores(launched: Launched) -> list[int]:
+    """Let this process have its share of its host's cores; return them.
+
+    The processes of a host share its cores evenly, unless the launcher has bound each
+    to as many, or to those that were asked for it.
+    """
+    bound = allowed_cores()
+    if (why_not := why_not_pinned()) is not None:
+        text = f"node {launched.rank} keeps the cores that it was started on: {why_not}"
+        warnings.warn(text, RuntimeWarning, stacklevel=2)
+        return chosen(bound, bound, launched)
+    os.sched_setaffinity(0, range(os.cpu_count() or 1))  # those of the cpuset are given
+    host = os.sched_getaffinity(0)
+    cores = chosen(bound, host, launched)
+    os.sched_setaffinity(0, cores)
+    has = min(launched.of_job or len(host), len(host))  # the job, here
+    is_less = len(bound) < has // launched.local_size
+    is_meant = set(cores) == bound and (_is_asked(bound, launched) or not is_less)
+    if bound != host and not is_meant:
+        warnings.warn(
+            f"the launcher has bound node {launched.rank} to {_cores(len(bound))} of"
+            f" {has}: synk takes {len(cores)}. Tell the launcher not to bind, as by"
+            " `mpirun --bind-to none`, or to bind each process to more, as by"
+            " `srun --cpus-per-task`",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+    return cores
+
+
+def chosen(bound: set[int], host: set[int], launched: Launched) -> list[int]:
+    """Return a node's cores, of those that the launcher has left it and of its host's.
+
+    >>> one = Launched(1, 4, local_rank=1, local_size=2)
+    >>> chosen({1}, {0, 1, 2, 3}, one)  # bound to a core, as mpirun does
+    [2, 3]
+    >>> chosen({0, 1}, {0, 1, 2, 3}, one)  # to a socket
+    [0, 1]
+    >>> chosen({1}, {0, 1, 2, 3}, one._replace(of_job=2))  # others may be another job's
+    [1]
+    """
+    if bound != host:
+        is_share = len(bound) * launched.local_size >= len(host)
+        has_part = 0 < launched.of_job < len(host)
+        if is_share or has_part or _is_asked(bound, launched):
+            return sorted(bound)
+    return share(sorted(host), launched.local_rank, launched.local_size)
+
+
+def _is_asked(bound: set[int], launched: Launched) -> bool:
+    """Tell whether it is bound to as many as were asked for.
+
+    A step of Slurm has in its environment what was asked for the job, in some versions,
+    and is bound to one core all the same.
+    """
+    return 0 < launched.asked <= len(bound)
+
+
+def _cores(count: int) -> str:
+    return f"{count} core{'s' * (count != 1)}"

@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from time import perf_counter
 from typing import Any, NamedTuple, TypeAlias
@@ -22,13 +22,16 @@ import numpy as np
 
 from ..errors import StateError, SynkError
 from ..threads.undisturbed import undisturbed
-from .heads import NAMES, NBYTES, Head, Heads, Rounds
-from .meter import Meter
+from ..times.tracing import Event, Tracer
+from .rounds import IDLE, NAMES, NBYTES, Header, Headers, Rounds
 
 Bytes: TypeAlias = "bytes | memoryview"
 
 Look = Callable[[], object]
 """Raises if what is waited for is in vain."""
+
+nothing: Look = partial(int)
+"""Looks about nowhere."""
 
 SPIN = 1e-3
 """Seconds of a wait in which a master does nothing else."""
@@ -43,7 +46,6 @@ hundredth of a core."""
 LOOK = 20e-3
 """Seconds between two looks about."""
 
-
 MOST = 1 << 30
 """Bytes that are sent at a time: MPI counts by 32 bits."""
 
@@ -52,20 +54,22 @@ SAID = 0.2
 drops what it has not read, and lost the reason in one of six runs."""
 
 
-class Link:
-    """The end of a node of what connects the masters.
+class Meter:
+    """What this end has sent of values that ranks combine; a trace's events, if on."""
 
-    Attributes
-    ----------
-    node, size : int
-        Which node of how many it is.
-    rounds : int
-        How many have been begun.
-    bytes_sent : int
-        What all others together have got from node 0 with commands.
-    meter : Meter
-        What else this end has done.
-    """
+    def __init__(self) -> None:
+        self.values_sent = 0  # bytes
+        self.tracer: Tracer | None = None
+
+    def keep(self, what: str, start: float, **args: object) -> None:
+        """Leave an event that ends now in the trace that is on."""
+        if self.tracer is not None:
+            event = Event(f"nodes: {what}", "nodes", start, perf_counter(), args)
+            self.tracer.keep(event)
+
+
+class Link:
+    """The end of a node of what connects the masters."""
 
     def __init__(self) -> None:
         try:
@@ -79,7 +83,7 @@ class Link:
         from mpi4py import MPI
 
         MPI.Init_thread(MPI.THREAD_SERIALIZED)
-        self._mpi = MPI
+        self._mpi, self._byte = MPI, MPI.BYTE
         # A communicator of our own: the script's Ops may use the world.
         self._comm = comm = MPI.COMM_WORLD.Dup()
         self._alarms = MPI.COMM_WORLD.Dup()
@@ -88,13 +92,14 @@ class Link:
         self.library = MPI.Get_library_version().partition("\n")[0].strip("\0 ")
         # The round that was begun last, until its end was seen; there is one at most.
         self._begun: list[Any] = []
-        self._then: Callable[[Heads], object] | None = None
+        self._then: Callable[[Headers], object] | None = None
         self._then_is_short = False
         self._mine = np.zeros(NBYTES, np.uint8)
         self._all = np.zeros((self.size, NBYTES), np.uint8)
-        self._heads = Heads(self._all)
+        self._headers = Headers(self._all)
+        # How many were begun, and what all others have got from node 0 with commands.
         self.rounds = self.bytes_sent = 0
-        self.meter = Meter()
+        self.meter, self._began = Meter(), 0.0
 
     def close(self) -> None:
         """Say good-bye to the others, who do the same."""
@@ -113,7 +118,7 @@ class Link:
         """Say to all others that a command is given up; they may hear it or not."""
         told = np.array([number], np.int64)
         others = [node for node in range(self.size) if node != self.node]
-        what = [told, self._mpi.BYTE]
+        what = [told, self._byte]
         undisturbed(
             lambda: self._given.extend(
                 self._alarms.Isend(what, dest=node) for node in others
@@ -129,7 +134,7 @@ class Link:
 
         def hear() -> None:
             while self._alarms.Iprobe():
-                self._alarms.Recv([told, self._mpi.BYTE])
+                self._alarms.Recv([told, self._byte])
                 found.append(int(told[0]))
 
         undisturbed(hear)
@@ -141,74 +146,79 @@ class Link:
         self,
         rounds: Rounds,
         look_about: Look,
-        then: Callable[[Heads], object] | None = None,
+        then: Callable[[Headers], object] | None = None,
         is_short: bool = False,
-    ) -> Heads:
-        """Go through rounds.
+    ) -> Headers:
+        """Go through rounds, and return the last headers.
 
         Parameters
         ----------
-        rounds : generator
-            See `heads`.
-        look_about : callable
         then : callable, optional
-            Called with the heads of every round: the collectives that follow from
+            Called with the headers of every round: the collectives that follow from
             them, which no interrupt must come between. All masters begin the same.
         is_short : bool
-            Whether there are none where the heads say all, and then it does no harm to
-            call it again after an interrupt.
+            Whether there are none where the headers say all, and then it does no harm
+            to call it again after an interrupt.
         """
         self.finish(look_about)
         own = next(rounds)
         while True:
             self._begin(own, then, is_short)
             begun = self.rounds
-            heads = self.finish(look_about)
+            headers = self.finish(look_about)
             if self.rounds != begun:  # a signal handler of the script has closed synk
                 raise StateError("synk was closed during a call")
             try:
-                own = rounds.send(heads)
+                own = rounds.send(headers)
             except StopIteration as end:
                 return end.value
 
-    def _begin(self, own: Head, then: Callable | None, is_short: bool) -> None:
+    def _begin(self, own: Header, then: Callable | None, is_short: bool) -> None:
         self._mine[:] = np.frombuffer(own.packed(), np.uint8)
-        byte = self._mpi.BYTE
-        mine, every = [self._mine, byte], [self._all, byte]
+        mine, every = [self._mine, self._byte], [self._all, self._byte]
         self._then, self._then_is_short = then, is_short
-        self.meter.round_begins()
+        self._began = perf_counter()
         self.rounds += 1
         # One call, of compiled code alone: a signal handler comes before or after it.
         self._begun.extend(map(self._comm.Iallgather, (mine,), (every,)))
 
-    def finish(self, look_about: Look) -> Heads:
+    def finish(self, look_about: Look) -> Headers:
         """Wait for the round that was begun last, and for what follows from it."""
         if self._begun:
             then, is_short = self._then, self._then_is_short
             self._wait(self._begun[0], look_about)
-            heads = self._heads = Heads(self._all.copy())
-            self.meter.round_ends(heads[self.node].kind)
-            if not heads.are_of_one_command:
+            # From here on an interrupt finds the round ended, and does the rest again.
+            headers = self._headers = Headers(self._all.copy())
+            self._note_round(headers[self.node].kind)
+            if not headers.are_of_one_command:
                 self.fall_apart()
-            if then is None or (is_short and heads.say_all):
+            if then is None or (is_short and headers.data is not None):
                 if then is not None:
-                    then(heads)  # from the beginning, after an interrupt in it
+                    then(headers)  # from the beginning, after an interrupt in it
                 self._begun.clear()
             elif self.node:
                 self._follow()  # no script runs here, nor its handlers
             else:
                 undisturbed(self._follow)
-        return self._heads
+        return self._headers
+
+    def _note_round(self, kind: int) -> None:
+        """Leave an event of waiting for a command, or for the others' headers."""
+        began, self._began = self._began, 0.0
+        if began and kind == IDLE:
+            self.meter.keep("idle", began)
+        elif began:  # it is 0 where an interrupt has come behind this
+            self.meter.keep("heads", began, says=NAMES[kind])
 
     def _follow(self) -> None:
         """Begin and end the collectives that follow from a round."""
         if self._begun and self._then is not None:
             self._begun.clear()
-            self._then(self._heads)
+            self._then(self._headers)
 
     def fall_apart(self) -> None:
         """End the job: masters are not in the same command, which must not be."""
-        said = ", ".join(f"{NAMES[h.kind]} in {h.number}" for h in self._heads)
+        said = ", ".join(f"{NAMES[h.kind]} in {h.number}" for h in self._headers)
         error = SynkError(f"the nodes are not in the same command: {said}")
         print(f"synk: {error}", file=sys.stderr, flush=True)
         self.end_job()
@@ -235,16 +245,9 @@ class Link:
             os.sched_yield()
 
     def _run(self, what: str, nbytes: int, begin: Callable, *args: Any) -> None:
-        """Begin a collective and wait for its end.
+        """Begin a collective, in which this node moves `nbytes`, and wait for its end.
 
-        Parameters
-        ----------
-        what : str
-            What it is called in a trace.
-        nbytes : int
-            That this node sends in it, or receives.
-        begin : callable
-            Given the arguments, returns a request.
+        `what` is its name in a trace. Given the arguments, `begin` returns a request.
         """
         start = perf_counter()
         self._complete(begin(*args))
@@ -253,14 +256,14 @@ class Link:
     def broadcast(self, data: Any, node: int = 0, what: str = "command") -> None:
         """Send a buffer's bytes from one node, or receive them."""
         for piece in _pieces(data):
-            given = [piece, self._mpi.BYTE]
+            given = [piece, self._byte]
             self._run(what, len(piece), self._comm.Ibcast, given, node)
 
     def from_one(
-        self, mine: bytes, heads: Heads, node: int, what: str = "command"
+        self, mine: bytes, headers: Headers, node: int, what: str = "command"
     ) -> bytes:
-        """Return the bytes of one node, whose head has said how many they are."""
-        told = heads[node]
+        """Return the bytes of one node, whose header has said how many they are."""
+        told = headers[node]
         if told.data is not None:
             return told.data
         if node == self.node:
@@ -279,108 +282,94 @@ class Link:
         self, common: Sequence[np.ndarray], rows: Sequence[Sequence[np.ndarray]]
     ) -> None:
         """Send arrays from node 0 to each other node: to all, and its own to each."""
-        of_all = sum(each.nbytes for each in common) * (self.size - 1)
         nbytes = sum(each.nbytes for some in rows for each in some)
-        self.bytes_sent += of_all + nbytes
+        self.bytes_sent += sum(each.nbytes for each in common) * (self.size - 1)
+        self.bytes_sent += nbytes
         for array in common:
             self.broadcast(array)
-        byte, start = self._mpi.BYTE, perf_counter()
-        for request in [
-            self._comm.Isend([piece, byte], dest=node)
-            for node, arrays in enumerate(rows)
-            for array in arrays
-            for piece in _pieces(array)
-        ]:
+        pairs = [(node, array) for node, arrays in enumerate(rows) for array in arrays]
+        self._complete_all(
+            nbytes,
+            (
+                self._comm.Isend([piece, self._byte], dest=node)
+                for node, array in pairs
+                for piece in _pieces(array)
+            ),
+        )
+
+    def receive_arrays(self, arrays: Sequence[np.ndarray], common: int) -> None:
+        """Receive arrays from node 0, in their order; `common` of them all nodes do."""
+        for array in arrays[:common]:
+            self.broadcast(array)
+        own = arrays[common:]
+        self._complete_all(
+            sum(each.nbytes for each in own),
+            (
+                self._comm.Irecv([piece, self._byte], source=0)
+                for array in own
+                for piece in _pieces(array)
+            ),
+        )
+
+    def _complete_all(self, nbytes: int, requests: Iterable[Any]) -> None:
+        start = perf_counter()
+        for request in list(requests):  # begin all of them first
             self._complete(request)
         if nbytes:
             self.meter.keep("rows", start, bytes=nbytes)
 
-    def receive_arrays(self, arrays: Sequence[np.ndarray], common: int) -> None:
-        """Receive arrays from node 0, in their order.
-
-        Parameters
-        ----------
-        arrays : sequence of numpy.ndarray
-        common : int
-            How many of them all nodes receive.
-        """
-        for array in arrays[:common]:
-            self.broadcast(array)
-        byte, start = self._mpi.BYTE, perf_counter()
-        for request in [
-            self._comm.Irecv([piece, byte], source=0)
-            for array in arrays[common:]
-            for piece in _pieces(array)
-        ]:
-            self._complete(request)
-        if nbytes := sum(each.nbytes for each in arrays[common:]):
-            self.meter.keep("rows", start, bytes=nbytes)
-
     def send_to(self, array: np.ndarray, node: int) -> None:
         """Send an array to one node, which receives it."""
-        self._complete(self._comm.Isend([array, self._mpi.BYTE], dest=node))
+        self._complete(self._comm.Isend([array, self._byte], dest=node))
 
     def receive_from(self, array: np.ndarray, node: int) -> None:
         """Receive an array from one node."""
-        self._complete(self._comm.Irecv([array, self._mpi.BYTE], source=node))
+        self._complete(self._comm.Irecv([array, self._byte], source=node))
 
-    def all_gather(self, mine: bytes, heads: Heads) -> Sequence[Bytes]:
-        """Return the bytes of all nodes, whose heads have said how many they are."""
+    def all_gather(self, mine: bytes, headers: Headers) -> Sequence[Bytes]:
+        """Return the bytes of all nodes, whose headers have said how many they are."""
         self.meter.values_sent += len(mine) * (self.size - 1)
-        return self._gathered("all-gather", mine, heads, self._comm.Iallgatherv)
+        return self._gathered("all-gather", mine, headers, self._comm.Iallgatherv)
 
-    def gather(self, mine: bytes, heads: Heads) -> Sequence[Bytes]:
+    def gather(self, mine: bytes, headers: Headers) -> Sequence[Bytes]:
         """Return the bytes of all nodes on node 0, and none on others."""
-        return self._gathered("replies", mine, heads, self._comm.Igatherv, 0)
+        return self._gathered("replies", mine, headers, self._comm.Igatherv, 0)
 
     def _gathered(
-        self, what: str, mine: bytes, heads: Heads, begin: Callable, *at: int
+        self, what: str, mine: bytes, headers: Headers, begin: Callable, *at: int
     ) -> Sequence[Bytes]:
         """Return the bytes of all nodes, on all or `at` one."""
-        found = heads.data
+        found = headers.data
         if found is not None:
             return found
-        lengths, byte, into = heads.lengths, self._mpi.BYTE, None
+        lengths, into = headers.lengths, None
         receives = not at or self.node in at
         whole = bytearray(sum(lengths) if receives else 0)
         if receives:
-            into = [whole, (lengths, None), byte]
-        self._run(what, len(mine), begin, [mine, len(mine), byte], into, *at)
+            into = [whole, (lengths, None), self._byte]
+        self._run(what, len(mine), begin, [mine, len(mine), self._byte], into, *at)
         return _cut(whole, lengths) if receives else []
 
     def all_to_all(self, values: np.ndarray, parts: Parts, into: np.ndarray) -> None:
-        """Send part i of this node's values to node i, and receive one's own of all.
-
-        Parameters
-        ----------
-        values : numpy.ndarray, shape (elements,)
-        parts : Parts
-        into : numpy.ndarray, shape (nodes, elements of this node's part)
-        """
+        """Send part i of this node's values to node i, and receive its own of all."""
         mine = parts.nbytes[self.node]
-        received = [into, ([mine] * self.size, None), self._mpi.BYTE]
-        given = [values, parts, self._mpi.BYTE]
+        received = [into, ([mine] * self.size, None), self._byte]
+        given = [values, parts, self._byte]
         sent = values.nbytes - mine
         self.meter.values_sent += sent
         self._run("all-to-all", sent, self._comm.Ialltoallv, given, received)
 
     def gather_parts(self, part: np.ndarray, parts: Parts, into: np.ndarray) -> None:
         """Have all nodes have the parts of all, side by side."""
-        received = [into, parts, self._mpi.BYTE]
+        received = [into, parts, self._byte]
         sent = part.nbytes * (self.size - 1)
         self.meter.values_sent += sent
-        given = [part, self._mpi.BYTE]
+        given = [part, self._byte]
         self._run("all-gather", sent, self._comm.Iallgatherv, given, received)
 
 
 class Parts(NamedTuple):
-    """The nodes' parts of an array, as MPI is told of them.
-
-    Attributes
-    ----------
-    nbytes, starts : list of int
-        How many bytes each has, and where they begin.
-    """
+    """How many bytes the nodes' parts of an array have, and where they begin."""
 
     nbytes: list[int]
     starts: list[int]
@@ -410,7 +399,3 @@ def _cut(whole: bytearray, lengths: Sequence[int]) -> list[memoryview]:
         found.append(view[start : start + length])
         start += length
     return found
-
-
-nothing: Look = partial(int)
-"""Looks about nowhere."""

@@ -4,42 +4,44 @@ Node 0 sends one message to all, which is as long for two nodes as for a thousan
 arrays follow it: those that all get, and then to each node the rows of its own ranks.
 How many these are each finds by itself, from the number of rows of all ranks together
 (`Here`).
+
+Within a node an array travels as a window of shared memory. To another node its bytes
+go, which follow the command, into shared memory of that node (`inbox`): where a command
+says "the array in this window", ranks there get it with a window of theirs. In replies,
+which only the script's master reads, arrays come along, in the places of windows.
 """
 
 from __future__ import annotations
 
+import io
 import pickle
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from types import MappingProxyType
 from typing import Any, NamedTuple, TypeAlias
 
+import cloudpickle
 import numpy as np
 
-from ..memory.partition import bound
-from .keeping import Draft, Span
+from ..memory.partition import bound, cuts
+from ..memory.segment import Window, is_window
+from ..workers import channel
+from .cache import Span
 
 SMALL = 1 << 14
 """Bytes of an array up to which it is a part of the message."""
 
+FEW = 4096
+"""Bytes of a reply's array up to which it travels in a stack of those that are alike:
+node 0 reads those of all ranks."""
 
 Total: TypeAlias = tuple[int, int]
 """How many rows all ranks have together, and by how many these are cut between them;
 see `partition.cuts`."""
 
-FEW = 8
-"""Calls of which numpy takes longer than Python."""
-
 
 class Here(NamedTuple):
-    """Which ranks a node has.
-
-    Attributes
-    ----------
-    node : int
-    first, stop : int
-        The first of its ranks, and that of the next node.
-    size : int
-        The number of ranks of all nodes.
-    """
+    """Which ranks a node has: from `first` to `stop`, of `size` ranks of all nodes."""
 
     node: int
     first: int
@@ -49,19 +51,17 @@ class Here(NamedTuple):
     def rows(self, total: Total) -> tuple[int, int]:
         """Return where the rows of a node begin and stop, of so many of all ranks."""
         rows, block = total
-        first, stop = (bound(rows, self.size, i, block) for i in self._ends)
+        first, stop = (
+            bound(rows, self.size, i, block) for i in (self.first, self.stop)
+        )
         return first, stop
-
-    @property
-    def _ends(self) -> tuple[int, int]:
-        return self.first, self.stop
 
     def spans(self, totals: Sequence[Total]) -> list[tuple[int, int]]:
         """Return the same for each of several calls."""
-        if len(totals) < FEW:
+        if len(totals) < 8:  # numpy takes longer for so few
             return list(map(self.rows, totals))
         rows, blocks = np.array(totals).T
-        ends = [bound(rows, self.size, i, blocks) for i in self._ends]
+        ends = [bound(rows, self.size, i, blocks) for i in self[1:3]]
         return list(zip(*(end.tolist() for end in ends), strict=True))
 
     def rows_of(self, totals: Sequence[Total]) -> int:
@@ -72,12 +72,7 @@ class Here(NamedTuple):
 class OfAll(NamedTuple):
     """An array that all nodes get, and whose bytes follow the message.
 
-    Attributes
-    ----------
-    dtype : numpy.dtype
-    shape : tuple of int
-    number : int or None
-        By which nodes keep it as a copy of data.
+    They keep it as a copy of data, by this number, if it has one.
     """
 
     dtype: np.dtype
@@ -86,29 +81,15 @@ class OfAll(NamedTuple):
 
 
 class OfEach(NamedTuple):
-    """An array of which each node gets its own rows.
-
-    Attributes
-    ----------
-    dtype : numpy.dtype
-    shape : tuple of int
-        Of one row, or of the whole array where one node alone gets it.
-    totals : tuple of Total
-        For each call whose rows these are, one after the other.
-    only : int or None
-        The node that gets it, if no other does.
-    number : int or None
-        By which nodes keep the rows, in a copy of data.
-    spans : tuple of Span
-        If they do: the slices whose rows these are, as many as totals. They are sent
-        one by one, so that node 0 need not copy them.
-    """
+    """An array of which each node gets its own rows."""
 
     dtype: np.dtype
-    shape: tuple[int, ...]
-    totals: tuple[Total, ...] = ()
-    only: int | None = None
-    number: int | None = None
+    shape: tuple[int, ...]  # of one row; of the whole array where one node gets it
+    totals: tuple[Total, ...] = ()  # for each call whose rows these are
+    only: int | None = None  # the node that gets it, if no other does
+    number: int | None = None  # by which nodes keep the rows, in a copy of data
+    # Of slices that are kept, as many as totals. Their rows are sent one by one, so
+    # that node 0 need not copy them.
     spans: tuple[Span, ...] = ()
 
     def shapes_at(self, here: Here) -> list[tuple[int, ...]]:
@@ -122,24 +103,12 @@ class OfEach(NamedTuple):
 
 
 class Message(NamedTuple):
-    """What all nodes get.
+    """What all nodes get."""
 
-    Attributes
-    ----------
-    data : bytes
-        The command, pickled, with arrays by their numbers; see `translate`. Nothing, if
-        it is the last one again.
-    common : list of (OfAll or numpy.ndarray)
-        What all nodes get; small arrays are a part of the message.
-    rows : list of OfEach
-    forgotten : list of int
-        Copies that nodes give up.
-    """
-
-    data: bytes
-    common: Sequence[OfAll | np.ndarray] = ()
+    data: bytes  # the command, see `pickled`; nothing, if it is the last one again
+    common: Sequence[OfAll | np.ndarray] = ()  # small arrays are a part of the message
     rows: Sequence[OfEach] = ()
-    forgotten: Sequence[int] = ()
+    forgotten: Sequence[int] = ()  # copies that nodes give up
 
     @property
     def following(self) -> list[OfAll]:
@@ -157,29 +126,172 @@ class Message(NamedTuple):
 
 
 class Outgoing(NamedTuple):
-    """A command that node 0 is to send.
-
-    Attributes
-    ----------
-    message : bytes
-        See `Message`.
-    common : sequence of numpy.ndarray
-        Whose bytes all nodes get.
-    rows : sequence of sequence of numpy.ndarray
-        Whose bytes each node gets, none for node 0.
-    draft : Draft or None
-        What follows from it for what nodes keep.
-    launch : int
-        The number of a launch on the ranks, which the head of the round says.
-    """
+    """A command that node 0 is to send."""
 
     message: bytes
-    common: Sequence[np.ndarray] = ()
-    rows: Sequence[Sequence[np.ndarray]] = ()
-    draft: Draft | None = None
-    launch: int = 0
+    common: Sequence[np.ndarray] = ()  # whose bytes all nodes get
+    rows: Sequence[Sequence[np.ndarray]] = ()  # of each node, none of node 0
+    launch: int = 0  # its number on the ranks, which the header of the round says
+    is_planned: bool = False  # with the `NodeCache`
 
 
 def plain(command: Any) -> Outgoing:
     """Return a command that names no arrays."""
     return Outgoing(Message(pickle.dumps(command, protocol=5)).packed())
+
+
+# -- commands and replies as bytes, without their arrays
+
+_WINDOW, _SENT, _KEPT, _BOUNDS = range(4)
+
+
+class Sent(NamedTuple):
+    """Stands for an array that a node gets alone: in its place comes a window, or None.
+
+    It has the place of that among all such arrays of the command.
+    """
+
+    place: int
+
+
+class Cuts(NamedTuple):
+    """Stands for where the parts of rows begin and end, as `cuts` returns them."""
+
+    rows: int
+    parts: int
+    block: int = 1
+
+
+Windows: TypeAlias = dict[str, tuple[int, Window]]
+"""Those that a command names, with their numbers."""
+
+
+def pickled(
+    command: Any, keep: Callable[[Window], int | None]
+) -> tuple[bytes, list[Window]]:
+    """Return a command as bytes, and the windows that it names by numbers.
+
+    What the other end cannot import is pickled by value. `keep` returns by which number
+    nodes have a copy of what is in a window, or None; it may be asked more than once.
+    """
+    windows: Windows = {}
+    by_name, by_value = (
+        partial(_pickled, make, windows, keep) for make in (_ByName, _ByValue)
+    )
+    data = channel.dumps(command, by_name, by_value)
+    return data, [window for _, window in windows.values()]
+
+
+def _pickled(
+    make: Any, windows: Windows, keep: Callable[[Window], int | None], message: object
+) -> bytes:
+    windows.clear()
+    file = io.BytesIO()
+    pickler = make(file, protocol=5)
+    pickler.windows, pickler.keep = windows, keep
+    pickler.dump(message)
+    return file.getvalue()
+
+
+class _PutsWindowsAside:
+    """Puts windows aside: a part of both picklers."""
+
+    windows: Windows
+    keep: Callable[[Window], int | None]
+
+    def persistent_id(self, value: Any) -> tuple | None:
+        """Return what stands for a window, and for what nodes find by themselves."""
+        if type(value) is Sent:
+            return _SENT, value.place
+        if type(value) is Cuts:
+            return _BOUNDS, *value
+        if not is_window(value):
+            return None
+        number = self.keep(value)
+        if number is not None:
+            return _KEPT, number
+        key = repr(value)  # the dtype of records is a list
+        number, _ = self.windows.setdefault(key, (len(self.windows), value))
+        return _WINDOW, number
+
+
+class _ByName(_PutsWindowsAside, pickle.Pickler):
+    """Pickles by name what has one."""
+
+
+class _ByValue(_PutsWindowsAside, cloudpickle.Pickler):
+    """Pickles by value what only this process has."""
+
+
+def unpickled(
+    data: bytes,
+    windows: Sequence,
+    sent: Sequence = (),
+    copies: Mapping[int, Any] = MappingProxyType({}),
+) -> Any:
+    """Return the command that has come, with what is to stand for its arrays.
+
+    Those are the arrays of all nodes, those of this, and by number what has the
+    `window` of rows that the node keeps.
+    """
+    unpickler = _Unpickler(io.BytesIO(data))
+    unpickler.found = {
+        _WINDOW: windows.__getitem__,
+        _SENT: sent.__getitem__,
+        _KEPT: lambda number: copies[number].window,
+        _BOUNDS: cuts,
+    }
+    return unpickler.load()
+
+
+class _Unpickler(pickle.Unpickler):
+    found: dict[int, Callable]
+
+    def persistent_load(self, pid: tuple) -> Any:
+        """Return what takes the place of what `persistent_id` has told of."""
+        kind, *what = pid
+        return self.found[kind](*what)
+
+
+def dumps(reply: Any, locate: Callable[[Window], np.ndarray] | None = None) -> bytes:
+    """Return a reply as bytes, with the arrays that its windows describe."""
+    data, windows = pickled(reply, lambda _: None)
+    assert locate is not None or not windows
+    arrays = [np.asarray(locate(w), order="C") for w in windows] if locate else []
+    return pickle.dumps((data, _stacked(arrays)), protocol=5)
+
+
+def loads(data: bytes | memoryview) -> Any:
+    """Return what a reply says, arrays in the place of windows."""
+    given, stacks = pickle.loads(data)
+    # Node 0 reads a thousand: what names no arrays is a plain pickle, read faster.
+    return unpickled(given, _apart(stacks)) if stacks else pickle.loads(given)
+
+
+def _stacked(arrays: Sequence[np.ndarray]) -> list[tuple[np.ndarray, list[int]]]:
+    """Return arrays as stacks: to read one takes as long as to read an array.
+
+    A stack has the numbers of its arrays, which are of one dtype and shape; an array
+    that is alone is itself.
+    """
+    alike: dict[Any, list[int]] = {}
+    for number, array in enumerate(arrays):
+        kind = (array.dtype, array.shape) if array.nbytes <= FEW else number
+        alike.setdefault(kind, []).append(number)
+    found = []
+    for numbers in alike.values():
+        one = arrays[numbers[0]]
+        if len(numbers) > 1:
+            one = np.stack([arrays[i] for i in numbers], dtype=one.dtype)
+        found.append((one, numbers))
+    return found
+
+
+def _apart(stacks: Sequence[tuple[np.ndarray, list[int]]]) -> list[np.ndarray]:
+    """Return the arrays that `_stacked` was given."""
+    found: dict[int, np.ndarray] = {}
+    for stack, numbers in stacks:
+        for row, number in enumerate(numbers):
+            # Not a scalar, if they have no dimensions.
+            found[number] = stack[row, ...] if numbers[1:] else stack
+    return [found[number] for number in range(len(found))]

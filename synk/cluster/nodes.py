@@ -8,86 +8,53 @@ masters (`launch`), and gets their ranks' replies in the end (`join`); the other
 from __future__ import annotations
 
 import pickle
+import socket
 import sys
+import warnings
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..errors import Aborted, Expired, StateError, SynkError
-from .heads import (
+from ..workers.affinity import allowed_cores
+from .cache import NodeCache
+from .inbox import Inbox, free_memory, to_keep
+from .launcher import Launched, Node, take_cores
+from .link import Bytes, Link, Look, nothing
+from .message import Here, Message, Outgoing, loads, plain
+from .rounds import (
     COMMAND,
     IDLE,
     INLINE,
     JOIN,
     MEET,
-    Head,
-    Heads,
-    Rounds,
+    Header,
+    Headers,
     Stopped,
-    head,
     joining,
     meeting,
+    one_round,
 )
-from .inbox import Inbox, free_memory, to_keep
-from .keeping import Keeping
-from .launcher import Launched
-from .link import Bytes, Link, Look, nothing
-from .message import Here, Message, Outgoing, plain
-from .node import Node
-from .translate import loads
 
 
 class Cluster:
-    """The nodes that were launched together.
-
-    Parameters
-    ----------
-    launched : Launched
-        Which of them this is.
-
-    Attributes
-    ----------
-    link : Link
-        From `open` on.
-    nodes : list of Node
-        Those of the present session.
-    first : int
-        The rank of this node's master.
-    keeping : Keeping
-        On node 0: what the others have of data.
-    in_command : bool
-        Whether other nodes run a command, and are to be joined.
-    """
+    """The nodes that were launched together, of which this process is one's master."""
 
     def __init__(self, launched: Launched) -> None:
         self.launched = launched
-        self.link: Any = None
-        self.nodes: list[Node] = []
-        self.keeping = Keeping()
-        self.in_command = False
+        self.node = launched.rank
+        self.link: Any = None  # a Link, from `open` on
+        self.nodes: list[Node] = []  # of the present session
+        self.cache = NodeCache()  # on node 0
+        self.in_command = False  # other nodes run one, and are to be joined
         self._number = 0
         self._replies: Sequence[Bytes] = []
 
     @property
-    def node(self) -> int:
-        """Which node this is."""
-        return self.launched.rank
-
-    @property
-    def first(self) -> int:
-        """The rank of this node's master."""
-        return sum(node.ranks for node in self.nodes[: self.node])
-
-    @property
     def here(self) -> Here:
         """Which ranks this node has."""
-        first = self.first
-        ranks = self.nodes[self.node].ranks if self.nodes else 0
-        return Here(self.node, first, first + ranks, self.size)
-
-    @property
-    def size(self) -> int:
-        """The number of ranks of all nodes."""
-        return sum(node.ranks for node in self.nodes)
+        ranks = [node.ranks for node in self.nodes]
+        first, stop = sum(ranks[: self.node]), sum(ranks[: self.node + 1])
+        return Here(self.node, first, stop, sum(ranks))
 
     def open(self) -> None:
         """Speak MPI from now on; waits for all nodes to do so."""
@@ -102,57 +69,33 @@ class Cluster:
 
     # -- a session
 
-    def begin(self, asked: tuple, mine: Node, seeds: tuple) -> tuple[int, tuple]:
-        """Start a session of all nodes together.
+    def begin(self, asked: tuple, mine: Node, seeds: tuple) -> tuple:
+        """Start a session of all nodes together; return node 0's seeds.
 
-        Parameters
-        ----------
-        asked : tuple
-            What `synk.fork` was asked for.
-        mine : Node
-            This one.
-        seeds : tuple
-            Of the script, on node 0; those of other nodes do not count.
-
-        Returns
-        -------
-        size : int
-            The number of all ranks.
-        seeds : tuple
-            Node 0's.
-
-        Raises
-        ------
-        StateError
-            If some nodes have GPUs and some have none.
-        Exception
-            What another node cannot do.
+        What `synk.fork` was asked for counts on node 0 alone. Raises StateError if some
+        nodes have GPUs and some have none, and what another node cannot do.
         """
         self.open()
         self.link.meter.tracer = None  # of a trace that the last session has not ended
         if self.node == 0:
-            self.join(_NOTHING)  # what an interrupt has left
+            self.join()  # what an interrupt has left
             self.command(plain(("fork", asked)))
-        told = pickle.dumps((mine, free_memory(), seeds))
         try:
-            found = self.exchange(nothing, told)
+            found = self.exchange(nothing, pickle.dumps((mine, free_memory(), seeds)))
         except Aborted:
-            if self.node == 0:
-                self.started()
+            self.started()
             raise
-        told_by_all = [pickle.loads(each) for each in found]
-        nodes = [node for node, *_ in told_by_all]
+        nodes, free, seeds_of_all = zip(*map(pickle.loads, found), strict=True)
         if len({node.gpus > 0 for node in nodes}) > 1:
             without = ", ".join(node.host for node in nodes if not node.gpus)
             raise StateError(
                 f"ranks of some nodes have GPUs, and those of {without} have none:"
                 " devices='cpu' is for all"
             )
-        self.nodes = nodes
-        free = [of_node[1] for of_node in told_by_all]
+        self.nodes = list(nodes)
         room = [to_keep(each, 0, nodes, i) for i, each in enumerate(free)]
-        self.keeping = Keeping(min(room[1:], default=0))
-        return self.size, told_by_all[0][2]
+        self.cache = NodeCache(min(room[1:], default=0))
+        return seeds_of_all[0]
 
     def started(self) -> None:
         """On node 0, wait for all nodes to have started; raise what failed there."""
@@ -165,109 +108,93 @@ class Cluster:
         """On node 0, have the other nodes end the session."""
         if self.node or self.link is None:
             return
-        self.join(_NOTHING)
+        self.join()
         if self.nodes:
             self.nodes = []
             self.command(plain(("close",)))
-            self.join(_NOTHING)
+            self.join()
 
     def end(self) -> None:
         """On node 0, when the script has ended: let the other nodes go."""
         self.open()  # they wait for it
         self.close()
         self.command(plain(("end",)))
-        self.join(_NOTHING)
+        self.join()
         self.link.close()
 
-    def launch(self, make: Callable[[Keeping], Outgoing]) -> None:
+    # -- commands
+
+    def launch(self, make: Callable[[NodeCache], Outgoing]) -> None:
         """From node 0, send a command to the other nodes, for their ranks.
 
-        Parameters
-        ----------
-        make : callable
-            Given what other nodes keep, returns the command.
+        Given what other nodes keep, `make` returns it.
         """
-        self.join(_NOTHING)  # what an interrupt has left
+        self.join()  # what an interrupt has left
         self._replies = []
-        self.command(make(self.keeping))
+        self.command(make(self.cache))
 
     def replies(self, look_about: Look = nothing) -> list[Any]:
         """On node 0, return the replies of all other nodes' ranks, in their order."""
         found: list[Any] = []
-        for node, of_node in enumerate(self.join(_NOTHING, look_about)):
+        for node, of_node in enumerate(self.join(look_about=look_about)):
             if of_node:
                 found += loads(of_node)
             elif 0 < node < len(self.nodes):
                 found += [None] * self.nodes[node].ranks
         return found
 
-    # -- commands
-
     def command(self, outgoing: Outgoing) -> None:
         """On node 0, send a command to the others, who wait for one."""
         message, number = outgoing.message, self._number + 1
         is_short = not outgoing.common and not any(outgoing.rows)
 
-        def then(_: Heads) -> None:
+        def then(_: Headers) -> None:
             self.in_command = True
             if len(message) > INLINE:
                 self.link.send(message)
             self.link.send_arrays(outgoing.common, outgoing.rows)
-            if outgoing.draft is not None:
-                self.keeping.sent(outgoing.draft)
+            if outgoing.is_planned:
+                self.cache.sent()
             self._number = number
 
-        own = head(COMMAND, self._number, message, outgoing.launch)
-        self.link.go(_one(own), nothing, then, is_short)
+        own = Header.of(COMMAND, self._number, message, outgoing.launch)
+        self.link.go(one_round(own), nothing, then, is_short)
 
     def await_command(self, inbox: Inbox) -> tuple[Message, int]:
-        """On another node, wait for a command.
+        """On another node, wait for a command; return it and its launch's number.
 
-        Parameters
-        ----------
-        inbox : Inbox
-            Where what comes with it is put.
-
-        Returns
-        -------
-        message : Message
-        launch : int
-            See `Outgoing`.
+        What comes with it is put into the inbox.
         """
         found: list[tuple[Message, int]] = []
 
-        def then(heads: Heads) -> None:
-            if heads[0].kind != COMMAND:
+        def then(headers: Headers) -> None:
+            if headers[0].kind != COMMAND:
                 self.link.fall_apart()
             self.in_command = True
-            message = Message.unpacked(self.link.from_one(b"", heads, 0))
+            message = Message.unpacked(self.link.from_one(b"", headers, 0))
             arrays = inbox.make_room(message, self.here)
             self.link.receive_arrays(arrays, len(message.following))
-            found.append((message, heads[0].word))
+            found.append((message, headers[0].word))
             self._number += 1
 
-        self.link.go(_one(Head(IDLE, self._number)), nothing, then)
+        self.link.go(one_round(Header(IDLE, self._number)), nothing, then)
         return found[0]
 
     def join(
-        self, reply: bytes, look_about: Look = nothing, word: int = 0
+        self, reply: bytes = b"", look_about: Look = nothing, word: int = 0
     ) -> Sequence[Bytes]:
-        """Wait for all nodes to have run the command.
+        """Wait for all nodes to have run the command; on node 0, return their replies.
 
         An interrupt is raised when that is so. A second one ends the job, and so does
         `look_about` when it raises `Expired`: no rank of another node can be ended.
-
-        Returns
-        -------
-        list of bytes
-            The nodes' replies; on other nodes than 0 none.
+        Nobody reads node 0's own reply, and nothing stands for None from each rank.
         """
 
-        def then(heads: Heads) -> None:
-            if heads.are_all(JOIN):
-                self._replies = self.link.gather(reply, heads)
+        def then(headers: Headers) -> None:
+            if headers.are_all(JOIN):
+                self._replies = self.link.gather(reply, headers)
                 if self.node == 0:
-                    self.keeping.told(heads.words)
+                    self.cache.told(headers.words)
                 self.in_command = False
 
         interrupt: BaseException | None = None
@@ -278,7 +205,7 @@ class Cluster:
                 self.link.finish(look_about)
                 if not self.in_command:
                     break
-                own = head(JOIN, self._number, reply, word)
+                own = Header.of(JOIN, self._number, reply, word)
                 self.link.go(joining(own), look_about, then, is_short=True)
             except BaseException as error:
                 if interrupt is not None or isinstance(error, Expired):
@@ -309,33 +236,19 @@ class Cluster:
         look_about: Look,
         data: bytes = b"",
         word: int = 0,
-        then: Callable[[Heads], object] | None = None,
+        then: Callable[[Headers], object] | None = None,
         is_short: bool = False,
-    ) -> Heads:
-        """Meet the other nodes; return what they say.
+    ) -> Headers:
+        """Meet the others, return what they say; raise Aborted if one has given up.
 
-        Parameters
-        ----------
-        look_about : callable
-        data : bytes
-            What this node says.
-        word : int
-        then : callable, optional
-            Collectives that follow, given the heads.
-        is_short : bool
-            Whether there are none where the heads say all; see `Link.go`.
-
-        Raises
-        ------
-        Aborted
-            If another node has given the command up.
+        `then` has the collectives that follow, given the headers: see `Link.go`.
         """
 
-        def follow(heads: Heads) -> None:
-            if then is not None and heads.are_all(MEET):
-                then(heads)
+        def follow(headers: Headers) -> None:
+            if then is not None and headers.are_all(MEET):
+                then(headers)
 
-        own = head(MEET, self._number, data, word)
+        own = Header.of(MEET, self._number, data, word)
         try:
             return self.link.go(meeting(own), look_about, follow, is_short)
         except Stopped:
@@ -345,17 +258,31 @@ class Cluster:
         """Return what all nodes say, in their order."""
         found: list[Bytes] = []
 
-        def then(heads: Heads) -> None:
-            found[:] = self.link.all_gather(data, heads)
+        def then(headers: Headers) -> None:
+            found[:] = self.link.all_gather(data, headers)
 
         self.meet(look_about, data, then=then, is_short=True)
         return found
 
 
-def _one(own: Head) -> Rounds:
-    heads = yield own
-    return heads
+class Seen(NamedTuple):
+    """A node without a session: its host, the cores left to it, and those it takes."""
+
+    host: str
+    bound: list[int]
+    cores: list[int]
 
 
-_NOTHING = b""
-"""The reply of node 0, which nobody reads; of others, None from each rank."""
+def look(launched: Launched) -> tuple[str, list[Seen]]:
+    """Return the MPI library and the nodes; all of them must call this, once."""
+    bound = sorted(allowed_cores())
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # what is returned says it
+        cores = take_cores(launched)
+    cluster = Cluster(launched)
+    cluster.open()
+    mine = pickle.dumps(tuple(Seen(socket.gethostname(), bound, cores)))
+    seen = [Seen(*pickle.loads(each)) for each in cluster.exchange(nothing, mine)]
+    library = cluster.link.library
+    cluster.link.close()
+    return library, seen

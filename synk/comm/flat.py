@@ -145,8 +145,8 @@ class FlatBuffers:
         comm = self._comm
         plan = FlatLayout(agree_on_kinds(comm, values, ops, names), ops)
         make, count = self._kind_of_buffer(plan)
-        window, segment = None, None
-        if comm.rank == 0:
+        window, segment, local = None, None, comm.local
+        if local.rank == 0:
             if make is _SmallBuffer:
                 for dtype in {run.dtype for run in plan.runs}:
                     small.warm(np.dtype(dtype))
@@ -156,8 +156,8 @@ class FlatBuffers:
             segment = Segment(count * plan.nbytes)
             rows = segment.array(np.uint8, (count, plan.nbytes))
             window = segment.window(rows)
-        window = comm.exchange(window)[0]
-        if comm.rank:
+        window = local.exchange(window)[0]
+        if local.rank:
             rows = self._attachments.array(window)
         return make(comm, plan, rows, segment, key_of(window))
 

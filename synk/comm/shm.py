@@ -67,6 +67,11 @@ class SharedMemoryComm:
         self.weights: list[float] = []
         self.shares = np.empty(control.size)
 
+    @property
+    def local(self) -> SharedMemoryComm:
+        """What meets the ranks of this machine: this."""
+        return self
+
     def barrier(self) -> None:
         """Return when every rank has come here.
 

@@ -15,7 +15,7 @@ from pytensor import config
 from pytensor.compile.mode import get_default_mode
 
 from ..cluster import launcher
-from ..cluster.look import Seen, look
+from ..cluster.nodes import Seen, look
 from ..errors import SynkError
 from ..memory import huge
 from ..memory.limits import memory_limits

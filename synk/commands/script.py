@@ -55,12 +55,11 @@ def main(argv: Sequence[str]) -> int:
 
 def _run_on_nodes(launched: launcher.Launched, source: bytes, path: str) -> int:
     """Run a script on node 0, and serve it on others."""
-    from ..cluster.cores import take_cores
     from ..cluster.nodes import Cluster
     from ..ranks.serving import serve
     from ..ranks.session import SESSION
 
-    take_cores(launched)
+    launcher.take_cores(launched)
     cluster = Cluster(launched)
     if cluster.node:
         return serve(cluster)

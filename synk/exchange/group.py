@@ -217,7 +217,7 @@ class Workers:
     def _run_with(self, arrays: dict[str, np.ndarray], work: Callable, *args: Any):
         """Run a command of all workers that takes arrays by name."""
         values = list(arrays.values())
-        staged = SESSION.stage.put(values) if SESSION.size > 1 else values
+        staged = SESSION.pool.stage.put(values) if SESSION.size > 1 else values
         common = self.number, *args
         theirs = dict(zip(arrays, staged, strict=True))
         SESSION.run(work, *common, theirs, mine=(*common, arrays))

@@ -15,11 +15,9 @@ from contextlib import AbstractContextManager
 
 import numpy as np
 
-from ..cluster.by_rank import goes_by_rank, rows_of_ranks
-from ..cluster.comm import NodesComm
-from ..cluster.heads import Heads
+from ..cluster.comm import NodeReduction, NodesComm, goes_by_rank, rows_of_ranks
 from ..cluster.link import Bytes
-from ..cluster.reduce import NodeReduction
+from ..cluster.rounds import Headers
 from ..comm.divided import DividedAllReduce
 from ..memory.partition import spans
 from ..rules.centre import Centre, summed
@@ -85,8 +83,8 @@ class OverNodes:
         if comm.local.rank == 0:
             mine = pickle.dumps(self._medium.state(), protocol=5) if is_mine else b""
 
-            def then(heads: Heads) -> None:
-                data = comm.link.from_one(mine, heads, node, "centre")
+            def then(headers: Headers) -> None:
+                data = comm.link.from_one(mine, headers, node, "centre")
                 if not is_mine:
                     self._medium.restore(pickle.loads(data))
 
@@ -126,9 +124,9 @@ class _Sum:
         if comm.local.rank == 0:
             mine = self._rows.tobytes() if self._over is None else b""
 
-            def then(heads: Heads) -> None:
+            def then(headers: Headers) -> None:
                 if self._over is None:
-                    given = comm.link.all_gather(mine, heads)
+                    given = comm.link.all_gather(mine, headers)
                     self._add_in_order(given)
                 else:
                     self._over.run([1.0] * len(comm.ranks))

@@ -5,7 +5,7 @@
    all masters begin to read, each in a thread: on node 0 into `Data`, on others into a
    `Copy` of it. The order of rows follows from the epoch, so that none is sent.
 3. `worker_end` has all of them wait for their threads. From then on the other nodes
-   have the rows that calls on this `Data` would send them (see `cluster.keeping`).
+   have the rows that calls on this `Data` would send them (see `cluster.cache`).
 
 Of such `Data` node 0 has the rows of its own ranks and no others: it is for calls in
 which ranks read their own, and whoever is to send others' is refused.
@@ -202,7 +202,7 @@ def _leaving_end(args: tuple, parting: Parting) -> tuple:
         }
         state = state_of(window)
         assert state is not None
-        copies.append(parting.draft.has_got(key_of(window), state, spans))
+        copies.append(parting.cache.has_got(key_of(window), state, spans))
     return number, copies
 
 

@@ -1,6 +1,6 @@
 """What tells the values of shared memory from all others it has had, if they stay.
 
-`Data` sees to that for its own memory (see `variables.lending`), and registers it here
+`Data` sees to that for its own memory (see `variables.data`), and registers it here
 for those who have no more than a window.
 """
 

@@ -11,11 +11,13 @@ from __future__ import annotations
 import contextlib
 import functools
 import socket
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, MutableMapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
+from weakref import WeakValueDictionary
 
 import numpy as np
+from pytensor.compile import SharedVariable
 
 from ..comm.device import DeviceBuffers
 from ..comm.flat import FlatBuffers
@@ -26,6 +28,7 @@ from ..memory.arena import Arena
 from ..memory.cuda import CudaCopier
 from ..memory.segment import Attachments, Window, can_lie_here, is_window
 from ..memory.to_device import ToDevice
+from ..programs.programs import Programs
 from ..programs.transaction import Transaction
 from ..times.tracing import Tracer
 from ..workers import affinity, children
@@ -35,7 +38,6 @@ from ..workers.limit import Limit
 from ..workers.pools import ThreadPools
 from ..workers.recorder import Recorder, Unrecorded
 from ..workers.waiting import PATIENCE
-from .registry import Registry
 from .variable_buffers import VariableBuffers
 
 
@@ -47,11 +49,25 @@ class Place(NamedTuple):
     threads: int
 
 
-class Notice(NamedTuple):
+class Dropped(NamedTuple):
     """Something that the user's script has given up, and ranks may forget."""
 
     kind: str
     key: Any
+
+
+class Registry:
+    """The shared variables and functions that a rank has replicas of, by number.
+
+    The master gives each shared variable a number when a function or a collective first
+    uses it. So functions that share a variable in the master share it on a rank. The
+    master's variables are the user's, and go when the user drops them.
+    """
+
+    def __init__(self, rank: int) -> None:
+        self.variables: MutableMapping[int, SharedVariable]
+        self.variables = {} if rank else WeakValueDictionary()
+        self.functions: dict[int, Programs] = {}
 
 
 class RankContext:
@@ -60,53 +76,28 @@ class RankContext:
     Parameters
     ----------
     rank, size : int
-        Among the ranks of all nodes.
-    place : Place
+        Among the ranks of all nodes; `local_rank` is that of its node.
     pools : ThreadPools
         Capped before the fork already.
-    control : Control
-        The words that all processes of the session share.
     watch : callable
         Raises WorkerDied if a rank has died; with a number, waits so many seconds for
         the news of it.
-    recorder : Recorder
-        Where it notes what it does.
     nodes : tuple, optional
         Where there are several: how many ranks each node has, which one this is, and
         in its master the `Cluster`.
 
     Attributes
     ----------
-    local_rank : int
-        Among the ranks of its node.
-    local : SharedMemoryComm
-        To meet those, and to tell them a few values.
-    comm : SharedMemoryComm or NodesComm
-        To meet all other ranks.
-    registry : Registry
-        The functions and shared variables that the rank has replicas of.
-    variable_buffers : VariableBuffers or None
-        Where variables that are reduced lie in shared memory, on one machine.
-    flat_buffers : FlatBuffers
-        Where functions reduce values; on GPUs that is `device_buffers`.
-    buffers_of_node : FlatBuffers
-        Where they reduce those of this rank's machine alone.
-    attachments : Attachments
-        The other ranks' segments that are mapped here.
+    local, comm : SharedMemoryComm or NodesComm
+        To meet the ranks of its node, and all others.
+    flat_buffers, device_buffers, buffers_of_node : FlatBuffers or DeviceBuffers
+        Where functions reduce values, on GPUs, and with those of this machine alone.
     outbox : Arena
         What the rank leaves for others to read.
     transaction : Transaction
         What it has changed in the launch of a function.
     activity : str
         What it is doing, for messages.
-    share : object
-        That of the last call, which may be made again; see `call.call_worker`.
-    tracer : Tracer or None
-        While a trace is on.
-    workers : dict
-        By number: what this rank does after each step as a worker of a training rule.
-    model : object
-        What it trains by its own functions; see `compat`.
     """
 
     def __init__(
@@ -130,23 +121,20 @@ class RankContext:
         self._undo = contextlib.ExitStack()
         self.recorder = recorder
         self.activity = ""
-        self.share: Any = None
+        self.share: Any = None  # of the last call, which may be made again
         self.transaction = Transaction(recorder.phase)
         self.tracer: Tracer | None = None
+        # By number, what it does after each step as a worker of a training rule.
         self.workers: dict[int, Any] = {}
         self.readers: dict[int, Any] = {}  # in masters of nodes
-        self.model: Any = None
+        self.model: Any = None  # that it trains by functions of its own; see `compat`
 
     def open(self, limit: Limit) -> None:
         """Take the rank's device and cores, and make what it has.
 
         Changes this process. Apart from ``__init__``, so that whoever made the context
-        holds it already, and can undo with `close` what was done before an error.
-
-        Parameters
-        ----------
-        limit : Limit
-            How long the rank waits for others.
+        holds it already, and can undo with `close` what was done before an error or an
+        interrupt: each thing is noted in `_undo` before it is done, or right after.
         """
         environment = Environment(self.place.device)
         self._undo.callback(environment.release)
@@ -285,11 +273,8 @@ class RankContext:
     def leave(self, values: dict[Any, Any]) -> dict[Any, Any]:
         """Put arrays where other ranks can read them until the next command.
 
-        Returns
-        -------
-        dict
-            Their windows. What is no array of numbers, such as a sparse matrix or a
-            generator, is there itself, to be pickled with the reply; see `array`.
+        Returns their windows. What is no array of numbers, such as a sparse matrix or a
+        generator, is there itself, to be pickled with the reply; see `array`.
         """
         arrays: dict[Any, np.ndarray] = {}
         for key, value in values.items():
@@ -306,29 +291,26 @@ class RankContext:
 
     # -- what the script has given up
 
-    def forget(self, notices: Sequence[Notice]) -> None:
+    def forget(self, notices: Sequence[Dropped]) -> None:
         """Forget what the user's script has given up."""
         self.share = None
+        of_rank = self.flat_buffers, self.buffers_of_node, self.variable_buffers
+        buffers = [each for each in (*of_rank, self.device_buffers) if each is not None]
         for kind, key in notices:
             if kind == "segment":
                 self.attachments.forget(key)
             elif kind == "function":
-                self.registry.forget_function(key)
-                self.flat_buffers.forget(key)
-                self.buffers_of_node.forget(key)
-                if self.device_buffers is not None:
-                    self.device_buffers.forget(key)
+                self.registry.functions.pop(key, None)
+                for each in buffers:
+                    each.forget(key)
             elif kind == "workers":
                 self.workers.pop(key, None)
             elif kind == "reader":
                 self.readers.pop(key, None)
             else:
-                self.registry.forget_variable(key)
-                self.flat_buffers.forget_variable(key)
-                if self.variable_buffers is not None:
-                    self.variable_buffers.forget_variable(key)
-                if self.device_buffers is not None:
-                    self.device_buffers.forget_variable(key)
+                self.registry.variables.pop(key, None)
+                for each in buffers:
+                    each.forget_variable(key)
 
 
 @functools.cache

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from pytensor.compile import SharedVariable
 
-from ..cluster.node import Node
+from ..cluster.launcher import Node
 from ..user_frames import entry
 from ..workers.affinity import usable_cores
 from .session import SESSION

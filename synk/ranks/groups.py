@@ -48,26 +48,13 @@ def why_no_groups() -> str | None:
 
 
 class RankGroups:
-    """Groups on the cores of the ranks that there are.
-
-    Parameters
-    ----------
-    number : int
-        How many groups.
-    ranks : int
-        Of each.
-
-    Attributes
-    ----------
-    is_led : bool
-        Whether this process is the leader of one.
-    """
+    """Groups, of so many ranks each, on the cores of the ranks that there are."""
 
     def __init__(self, number: int, ranks: int) -> None:
-        self.is_led = False
+        self.is_led = False  # whether this process is the leader of one
         cores = SESSION.cores
         self._cores = [affinity.share(cores, i, number) for i in range(number)]
-        self._ranks, self._timeout = ranks, SESSION.timeout
+        self._ranks, self._timeout = ranks, SESSION.asked.timeout
         place = SESSION.places[0]
         is_told = place.threads != len(place.cores)
         self._threads = place.threads if is_told else None
@@ -108,11 +95,7 @@ class RankGroups:
 class Leaders:
     """The leaders of groups, who compute for threads of the script.
 
-    Parameters
-    ----------
-    groups : RankGroups
-    work : callable
-        A leader calls it, as the master of its group's ranks.
+    A leader calls `work`, as the master of its group's ranks.
     """
 
     def __init__(self, groups: RankGroups, work: Callable[..., Any]) -> None:
@@ -205,22 +188,11 @@ def side_by_side(
 ) -> Iterator[Any]:
     """Yield what some tasks return, in their order.
 
-    Parameters
-    ----------
-    groups : int or None
-        As many tasks are computed at once, each by one of so many groups of the ranks
-        that there are. If it is None they are computed one after the other, by all.
-    work : callable
-        Called with the numbers of the tasks, from 0 on: in processes that are forked
-        from the script here.
-    tasks : int
-
-    Raises
-    ------
-    StateError
-        If ranks cannot go in groups.
-    TypeError, ValueError
-        If there cannot be so many.
+    `work` is called with their numbers, from 0 on, in processes that are forked from
+    the script here, each with one of so many groups of the ranks that there are. If
+    `groups` is None, tasks are computed one after the other, by all ranks. Raises
+    StateError if ranks cannot go in groups, and TypeError or ValueError if not in so
+    many.
     """
     if groups is None:
         yield from map(work, range(tasks))

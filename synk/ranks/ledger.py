@@ -12,12 +12,14 @@ from __future__ import annotations
 import weakref
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 from pytensor.compile import SharedVariable
 
 from ..engines import plain_functions
+
+Kind: TypeAlias = Literal["replicated", "local", "sharded", "unknown"]
 
 
 @dataclass(frozen=True)
@@ -26,7 +28,7 @@ class Holding:
 
     Attributes
     ----------
-    kind : {"replicated", "local", "sharded", "unknown"}
+    kind : Kind
         The same value on all ranks; a value of each rank's own; the rows of a whole
         that was scattered; or what nothing is known of.
     since : str
@@ -37,45 +39,35 @@ class Holding:
         Replicated, as a function reduces what was written for a rank's own rows.
     """
 
-    kind: Literal["replicated", "local", "sharded", "unknown"]
+    kind: Kind
     since: str
     rows: tuple[int, ...] | None = None
     made_whole: bool = False
 
     def __str__(self) -> str:
         rows = "" if self.rows is None else ", ".join(map(str, self.rows))
-        what = {
-            "replicated": "replicated",
-            "local": "local to each rank" + (f", from {rows} rows" if rows else ""),
-            "sharded": f"sharded in {rows} rows",
-            "unknown": "unknown",
-        }
-        return f"{what[self.kind]}, since {self.since}"
+        what: str = self.kind
+        if what == "local":
+            what = "local to each rank" + (f", from {rows} rows" if rows else "")
+        elif what == "sharded":
+            what = f"sharded in {rows} rows"
+        return f"{what}, since {self.since}"
 
 
 OF_SCRIPT = Holding("replicated", "it was set in the script")
 REPLICATED = Holding("replicated", "the ranks were given its value")
 
 
-class Entry:
-    """One variable in the ledger, or several that share one value.
-
-    Attributes
-    ----------
-    storage : list
-        The variable's, in the master: what it holds is its value.
-    holding : Holding
-    kept : numpy.ndarray or None
-        What was scattered, all of its rows, as long as the ranks have just that, and
-        if it is to come back after a death.
-    times_brought, bytes_brought : int
-        How often the ranks got what the script had set, and how many bytes each.
-    """
+class LedgerEntry:
+    """One variable in the ledger, or several that share one value."""
 
     def __init__(self, variable: SharedVariable) -> None:
         self.storage = variable.container.storage
         self.holding = REPLICATED
+        # What was scattered, all of its rows, as long as the ranks have just that, and
+        # if it is to come back after a death.
         self.kept: np.ndarray | None = None
+        # How often the ranks got what the script had set, and how many bytes each.
         self.times_brought = self.bytes_brought = 0
         self.see()
 
@@ -86,11 +78,6 @@ class Entry:
     def unsee(self) -> None:
         """Take the value for another one than the ranks know."""
         self._seen = _NOTHING
-
-    def move(self, old: Any, new: Any) -> None:
-        """Take note that a value was copied to elsewhere, and is the same."""
-        if self._seen is old and self.storage[0] is new:
-            self._seen = new
 
     @property
     def former(self) -> Any:
@@ -111,12 +98,12 @@ class Entry:
 _NOTHING = object()
 
 
-def set_among(entries: Iterable[Entry]) -> list[Entry]:
+def set_among(entries: Iterable[LedgerEntry]) -> list[LedgerEntry]:
     """Return the variables that the script has given another value; in every call."""
     return [entry for entry in entries if entry.storage[0] is not entry._seen]
 
 
-def see_converted(entries: Iterable[Entry]) -> None:
+def see_converted(entries: Iterable[LedgerEntry]) -> None:
     """Take values for what the ranks know that an engine has brought into its form."""
     for entry in entries:
         value = entry.storage[0]
@@ -124,39 +111,19 @@ def see_converted(entries: Iterable[Entry]) -> None:
             entry.see()
 
 
-class Failable(Protocol):
-    """What can fail: a launch, see `undoing`."""
-
-    def check_abandoned(self) -> None:
-        """Raise StateError if it goes on."""
-
-    def has_stored(self, storage: list[Any]) -> bool:
-        """Tell whether a variable holds what this has stored there."""
-
-    def fail(self, error: BaseException) -> None:
-        """Undo it everywhere."""
-
-
 class Ledger:
-    """What the ranks of one session hold.
-
-    Attributes
-    ----------
-    version : int
-        Another one whenever some variable is held in another way.
-    launch : Launch or None
-        What is being made: all that is noted of it or nothing, see `undoing`.
-    former : list of tuple
-        What was noted before it of what it has changed.
-    """
+    """What the ranks of one session hold."""
 
     def __init__(self) -> None:
-        self.version = 0
-        self.launch: Failable | None = None
-        self.former: list[tuple[Entry, Holding, np.ndarray | None]] = []
-        self._entries: weakref.WeakKeyDictionary[Any, Entry]
+        self.version = 0  # another one whenever some variable is held in another way
+        # What is being made, see `undoing`. It is there until it is made, or undone:
+        # who finds it in a later call finds one that an interrupt has cut short.
+        self.launch: Any = None
+        # What was noted before it of what it has changed.
+        self.former: list[tuple[LedgerEntry, Holding, np.ndarray | None]] = []
+        self._entries: weakref.WeakKeyDictionary[Any, LedgerEntry]
         self._entries = weakref.WeakKeyDictionary()
-        self._by_storage: weakref.WeakValueDictionary[int, Entry]
+        self._by_storage: weakref.WeakValueDictionary[int, LedgerEntry]
         self._by_storage = weakref.WeakValueDictionary()
         self._variables: weakref.WeakSet[SharedVariable] = weakref.WeakSet()
         plain_functions.tell(self._set_in_place, self.moved)
@@ -165,14 +132,14 @@ class Ledger:
         """Return the variables that have entries, and are there still."""
         return list(self._variables)
 
-    def entries(self, variables: Iterable[SharedVariable]) -> list[Entry]:
+    def entries(self, variables: Iterable[SharedVariable]) -> list[LedgerEntry]:
         """Return variables' entries; new ones say that all ranks have their values."""
-        found: list[Entry] = []
+        found: list[LedgerEntry] = []
         for var in variables:
             self._variables.add(var)
             entry = self._entries.get(var.container)
             if entry is None:
-                entry = self._entries[var.container] = Entry(var)
+                entry = self._entries[var.container] = LedgerEntry(var)
                 self._by_storage[id(entry.storage)] = entry
             found.append(entry)
         return found
@@ -187,10 +154,10 @@ class Ledger:
         for entry in self.entries(variables):
             self.note_entry(entry, holding)
 
-    def note_entry(self, entry: Entry, holding: Holding) -> None:
+    def note_entry(self, entry: LedgerEntry, holding: Holding) -> None:
         """Take note of it by the entry."""
         former = entry.holding
-        # First: an interrupt may come between the two.
+        # First: an interrupt may come between the two, and `take_back` is to find it.
         self.former.append((entry, former, entry.kept))
         entry.holding, entry.kept = holding, None
         if (former.kind, former.rows) != (holding.kind, holding.rows):
@@ -222,7 +189,8 @@ class Ledger:
         if launch is None:
             return
         launch.check_abandoned()
-        # What the script has set since is not the launch's, and stays.
+        # What the script has set since the interrupt is not the launch's, and stays:
+        # to undo that puts back what there was before, so it is set once more.
         since = [
             (entry, entry.storage[0])
             for entry in list(self._entries.values())
@@ -258,7 +226,8 @@ class Ledger:
         """Take note that values, (old, new) arrays, were copied to elsewhere."""
         for entry in list(self._entries.values()):
             for old, new in values:
-                entry.move(old, new)
+                if entry._seen is old and entry.storage[0] is new:
+                    entry.see()
 
     def _set_in_place(self, storage: list[Any]) -> None:
         """Take note that a plain function may have written to a variable's array."""

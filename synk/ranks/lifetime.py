@@ -11,7 +11,8 @@
     in a child that the user's script forks meanwhile: running or broken --> child
 
 Ranks are forked from a zygote (`workers.zygote_source`) and told what they need to know
-(`starting`). What a death has left of the shared variables is in `aftermath`.
+(`starting`). A signal handler of the script may call `fork`, `close` or a function at
+any line here, and another thread may; every step can be undone from where it got to.
 """
 
 from __future__ import annotations
@@ -27,9 +28,8 @@ from typing import Any
 
 from pytensor.compile import SharedVariable
 
-from ..cluster.node import Node
+from ..cluster.launcher import Node
 from ..errors import StateError, SynkError, WorkerDied
-from ..memory.arena import Arena
 from ..signals import with_signals_held_back
 from ..workers import preconditions, privileges
 from ..workers.channel import MasterChannel, WorkerChannel
@@ -43,16 +43,19 @@ from ..workers.records import Records
 from ..workers.system_limits import LIMITS, explained
 from ..workers.zygote import Zygote
 from ..workers.zygote_source import ZygoteSource
-from . import reasons
-from .aftermath import carry_over, warn_of_restart
+from . import deaths
 from .context import Place, RankContext
-from .forked_classes import note_classes
+from .graphs import note_classes
 from .ledger import Ledger
 from .pool import Pool
-from .registry import Numbers
-from .script_seeds import ScriptSeeds
-from .starting import Asked, Told, check_asked, warn_of_copies
-from .surroundings import Surroundings
+from .starting import (
+    RankStart,
+    ScriptSeeds,
+    SessionOptions,
+    Surroundings,
+    check_asked,
+    warn_of_copies,
+)
 
 
 class Lifetime:
@@ -62,15 +65,21 @@ class Lifetime:
     ----------
     state : str
         "unforked", "running", "broken", "closed", "worker" or "child"; see above.
+    asked : SessionOptions
+        What `synk.fork` was asked for, of this node.
+    death : WorkerDied or None
+        While broken: which rank has died.
     cluster : Cluster or None
         In the master of one of several nodes; see `synk.cluster`.
     """
+
+    asked: SessionOptions
 
     def __init__(self) -> None:
         self.state = "unforked"
         self._pool: Pool | None = None
         self.death: WorkerDied | None = None
-        self._zygotes = ZygoteSource(self.be_rank, "synk.ranks.new_interpreter")
+        self._zygotes = ZygoteSource(self.be_rank, "synk.ranks.session")
         self._restarts_left = self._comebacks = 0
         self._pools = ThreadPools()
         self._in_command = False
@@ -78,18 +87,14 @@ class Lifetime:
         self._forking = threading.RLock()
         self._is_starting = self._close_is_due = False
         self.cluster: Any = None
-        self._told_nodes: tuple[list[int], int] | None = None
-        self._asked_for: tuple = ()
+        self._arguments: tuple = ()
 
     @property
     def pool(self) -> Pool:
         """What there is from fork to close; another object after each fork.
 
-        Raises
-        ------
-        StateError
-            If there is none: a signal handler of the script may close synk at any point
-            of a call.
+        Raises StateError if there is none: a signal handler of the script may close
+        synk at any point of a call.
         """
         if self._pool is None:
             raise StateError(CLOSED)
@@ -98,11 +103,8 @@ class Lifetime:
     def is_of(self, made_for: Callable[[], Pool | None]) -> bool:
         """Tell whether something was made for the ranks that there are now.
 
-        Parameters
-        ----------
-        made_for : callable
-            Returns the pool that it was made for; a weak reference, mostly, as a pool
-            that is closed may go.
+        `made_for` returns the pool that it was made for; it is a weak reference,
+        mostly, as a pool that is closed may go.
         """
         return self._pool is not None and made_for() is self._pool
 
@@ -129,20 +131,7 @@ class Lifetime:
     @property
     def ledger(self) -> Ledger:
         """What the ranks hold of the master's variables; see `Pool`."""
-        pool = self._pool
-        if pool is None:
-            raise StateError(CLOSED)
-        return pool.ledger
-
-    @property
-    def numbers(self) -> Numbers:
-        """By which numbers ranks know variables; see `Pool`."""
-        return self.pool.numbers
-
-    @property
-    def stage(self) -> Arena:
-        """Where arguments are copied to; see `Pool`."""
-        return self.pool.stage
+        return self.pool.ledger
 
     @property
     def zygote(self) -> Zygote | None:
@@ -152,22 +141,12 @@ class Lifetime:
     @property
     def places(self) -> Sequence[Place]:
         """Where each rank runs."""
-        return self._asked.places
+        return self.asked.places
 
     @property
     def cores(self) -> list[int]:
         """Those of the ranks of this node."""
         return sorted({core for place in self.places for core in place.cores})
-
-    @property
-    def timeout(self) -> float | None:
-        """Seconds that others may keep the master waiting, as `synk.fork` was told."""
-        return self._asked.timeout
-
-    @property
-    def restores(self) -> bool:
-        """Whether what is scattered comes back after a death."""
-        return self._asked.restores and self.size > 1
 
     # -- starting and ending
 
@@ -180,18 +159,22 @@ class Lifetime:
             preconditions.check_can_fork(self.state, self.rank, self.size)
             if self.state == "closed":
                 self._end()  # what interrupts have left of it
-            self._asked, self._asked_for = check_asked(*asked), asked
+            self.asked, self._arguments = check_asked(*asked), asked
             if self.cluster is None:
                 warn_of_copies()
-            self._restarts_left, self._comebacks = self._asked.restarts, 0
+            self._restarts_left, self._comebacks = self.asked.restarts, 0
             try:
+                # From here on `close` by a signal handler only leaves word.
                 self._is_starting = True
                 self._start()
+                # Last: a handler that calls synk finds all there, or no session.
                 self.state = "running"
                 if self.cluster is not None:
                     self.cluster.started()
                 return self.size
             except BaseException:
+                # "closed" first: if a second interrupt cuts the undoing short, the next
+                # `fork` or `close` does the rest.
                 self.state = "closed"
                 self._end()
                 raise
@@ -206,13 +189,14 @@ class Lifetime:
 
     def _start(self) -> None:
         """Start what was asked for, in a process that has no ranks."""
-        places, spin, *_ = self._asked
+        places, spin, *_ = self.asked
         self._close_is_due = False
         size = len(places)
         try:
             privileges.let_ranks_in()
             control = Control(size, spin)
-            self._pool = pool = Pool(self._asked, control, Records(size))
+            # Held by the session before anything is done that has to be undone.
+            self._pool = pool = Pool(self.asked, control, Records(size))
             pool.kills = Kills()
             pool.seeds = ScriptSeeds.of_this_process(self._comebacks)
             self._pools.cap(places[0].threads)
@@ -232,6 +216,7 @@ class Lifetime:
             failed = f"{size} ranks were not forked"
             raise SynkError(explained(failed, error.errno)) from error
         atexit.register(self.close, for_good=True)
+        # What a handler asked for while this went on: the caller undoes all of it.
         if self._close_is_due:
             raise StateError("synk was closed while its ranks were started")
 
@@ -251,29 +236,29 @@ class Lifetime:
         """Learn of the other nodes, which start as many ranks as were asked for."""
         gpus = sum(place.device.is_gpu for place in self.places)
         mine = Node(socket.gethostname(), pool.size, len(self.cores), gpus)
-        asked = tuple(self._asked_for)
-        pool.size, seeds = self.cluster.begin(asked, mine, tuple(pool.seeds))
-        pool.rank, pool.seeds = self.cluster.first, ScriptSeeds(*seeds)
+        asked = tuple(self._arguments)
+        pool.seeds = ScriptSeeds(*self.cluster.begin(asked, mine, tuple(pool.seeds)))
+        ranks = [node.ranks for node in self.cluster.nodes]
+        pool.join_nodes(ranks, self.cluster.node)
         if pool.rank:  # the master of another node than the script's
             pool.seeds.adopt(pool.rank)
 
     def _start_ranks(self, pool: Pool) -> None:
-        places, _, timeout, *_ = self._asked
         zygote = self.zygote
         assert zygote is not None
         # The ranks first, then everything that the master alone has: what is made
         # afterwards is in no rank's memory, and threads that it starts are in none.
         surroundings = Surroundings.of_this_process()
         where = pool.control.place, pool.records.place
-        told = Told(places, timeout, *where, surroundings, pool.seeds, self._nodes())
+        told = RankStart(self.asked, *where, surroundings, pool.seeds, pool.nodes)
         zygote.begin(told.dumps())
         for rank in range(1, pool.control.size):
             zygote.fork_rank(rank)
 
     def _open_context(self, pool: Pool) -> None:
         """Make what every rank has; runs in its own process."""
-        nodes = self._nodes() or self._told_nodes
-        local = pool.rank - (sum(nodes[0][: nodes[1]]) if nodes else 0)
+        local, nodes = pool.local_rank, pool.nodes
+        # In two steps: an interrupt in `open` finds the context, and closes it.
         pool.context = RankContext(
             *(pool.rank, pool.size, self.places[local], self._pools),
             *(pool.control, self.watch, pool.records.recorder(local)),
@@ -281,41 +266,31 @@ class Lifetime:
         )
         pool.context.open(pool.limit)
 
-    def _nodes(self) -> tuple[list[int], int] | None:
-        """Return how many ranks each node has, and which one this is, of several."""
-        if self.cluster is None:
-            return None
-        return [node.ranks for node in self.cluster.nodes], self.cluster.node
-
     def be_rank(self, rank: int, told: bytes, master: int) -> None:
         """Be a rank, in a process that was just forked for it.
 
-        Parameters
-        ----------
-        rank : int
-        told : bytes
-            A pickled `Told`.
-        master : int
-            A pidfd of the master's process.
+        It is told a pickled `RankStart`, and has a pidfd of the master's process.
         """
         # As they were in the master, which was about to start ranks.
         self._forking, self._is_starting = threading.RLock(), False
         self._zygotes.forget_all()
         self._master = master
         self.state = "worker"
-        asked = Told(*pickle.loads(told))
-        asked.surroundings.adopt()
-        self._told_nodes, self.cluster = asked.nodes, None
-        self._asked = Asked(asked.places, False, asked.timeout, False, 0)
+        self.asked, *where, surroundings, seeds, nodes = pickle.loads(told)
+        surroundings.adopt()
+        self.cluster = None
+        # What it has already, if its zygote is of this very session: the master may run
+        # by another user meanwhile, whose memory it may not open.
         known = self._pool
-        control = asked.find_control(None if known is None else known.control)
-        records = asked.find_records(None if known is None else known.records)
-        self._pool = pool = Pool(self._asked, control, records)
-        pool.rank = rank
-        if asked.nodes is not None:
-            ranks, node = asked.nodes
-            pool.size, pool.rank = sum(ranks), sum(ranks[:node]) + rank
-        asked.seeds.adopt(pool.rank)
+        if known is not None and known.control.place == where[0]:
+            control, records = known.control, known.records
+        else:
+            control, records = Control.attach(where[0]), Records.attach(where[1])
+        self._pool = pool = Pool(self.asked, control, records)
+        pool.rank = pool.local_rank = rank
+        if nodes is not None:
+            pool.join_nodes(*nodes)
+        seeds.adopt(pool.rank)
         self._open_context(pool)
         records.dump_stacks_of(rank)
         serve(self.context, WorkerChannel(control, rank), self.watch)
@@ -345,7 +320,9 @@ class Lifetime:
             self._start()
             if self.cluster is not None:
                 self.cluster.started()
-            lost = carry_over(pool.ledger, death, self.ledger)
+            # The state stays "broken" until the new ledger knows what was lost: a call
+            # in between would take variables for replicated that are not.
+            lost = deaths.carry_over(pool.ledger, death, self.ledger)
             self.state = "running"
             return lost
         except BaseException:
@@ -369,6 +346,7 @@ class Lifetime:
         if self._restarts_left:
             self._come_back()
         self.check_running()
+        # Of a call that an interrupt kept from undoing what it had done.
         if self.ledger.launch is not None:
             self.ledger.settle()
 
@@ -379,14 +357,14 @@ class Lifetime:
         while self.state == "broken" and self._restarts_left:
             death = self.death
             assert death is not None
-            self._restarts_left -= 1
+            self._restarts_left -= 1  # before: an attempt that is interrupted counts
             try:
                 lost = self.recover()
             except WorkerDied:
                 if not self._restarts_left:
                     raise
             else:
-                warn_of_restart(death, lost, self._restarts_left)
+                deaths.warn_of_restart(death, lost, self._restarts_left)
 
     def close(self, for_good: bool = False) -> None:
         """See `synk.close`; `for_good` when there will be no session any more."""
@@ -407,6 +385,8 @@ class Lifetime:
         if not self._in_command and self._pool is not None:
             with contextlib.suppress(StateError):  # this is in a launch itself
                 self.ledger.settle()
+        # Whatever fails or is interrupted on the way, this process gets its cores, its
+        # threads and its descriptors back.
         try:
             if self.cluster is not None:
                 self.cluster.close()
@@ -486,7 +466,7 @@ class Lifetime:
             except WorkerDied as death:
                 # It is known before it is explained, as an interrupt may come there.
                 self._break(death)
-                reasons.explain(death, self.pool.records, self.pool.kills)
+                deaths.explain(death, self.pool.records, self.pool.kills)
                 raise
         elif self.state != "running":  # a signal handler of the script has closed it
             raise StateError(CLOSED)
@@ -496,11 +476,14 @@ class Lifetime:
         if self._restarts_left:
             death.advice = (
                 "the next call starts all ranks again"
-                f" (restarts={self._asked.restarts}, {self._restarts_left} left)"
+                f" (restarts={self.asked.restarts}, {self._restarts_left} left)"
             )
         self.death = death
+        # Where ranks are being started, who starts them says what comes of it; and a
+        # session that a handler has closed stays closed.
         if self.state == "running":
             self.state = "broken"
+        # Ranks that live wait for the dead one: they give the command up.
         if self._pool is not None:
             self._pool.control.abort()
 

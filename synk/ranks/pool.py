@@ -13,11 +13,10 @@ from ..workers.control import Control
 from ..workers.limit import Limit
 from ..workers.oom import Kills
 from ..workers.records import Records
-from .context import Notice, RankContext
+from .context import Dropped, RankContext
+from .graphs import VariableNumbers
 from .ledger import Ledger
-from .registry import Numbers
-from .script_seeds import ScriptSeeds
-from .starting import Asked
+from .starting import ScriptSeeds, SessionOptions
 
 
 def no_pool() -> None:
@@ -27,60 +26,56 @@ def no_pool() -> None:
 class Pool:
     """The ranks of one fork, as one process has them.
 
-    Parameters
-    ----------
-    asked : Asked
-        How many ranks of this node were asked for, and where they run.
-    control : Control
-    records : Records
-
     Attributes
     ----------
-    rank, size : int
-        Of this process, among the ranks of all nodes.
-    control : Control
-        The words that all processes of the session share.
-    records : Records
-        What each rank does, and has done last.
+    rank, size, local_rank : int
+        Of this process, among the ranks of all nodes and of its own.
+    nodes : tuple or None
+        Where there are several: how many ranks each has, and which one this is.
+    context : RankContext or None
+        What it has as a rank; None again when it is closed.
     limit : Limit
         How long it waits for others.
-    seeds : ScriptSeeds
-        In the master: what the script's generators began with.
-    context : RankContext or None
-        What it has as a rank.
-    channel : MasterChannel
-        In the master: the way to the other ranks of its node.
-    numbers : Numbers
-        In the master: by which numbers ranks know its shared variables.
-    ledger : Ledger
-        In the master: what the ranks hold of its shared variables. While broken, what
-        they held.
+    seeds, channel, kills
+        What the script's generators began with, the way to the other ranks of its
+        node, and what was killed for want of memory.
+    numbers, ledger : VariableNumbers, Ledger
+        By which numbers ranks know its shared variables, and what they hold of these:
+        while broken, what they held.
     stage : Arena
-        In the master: where arguments are copied to, for ranks to read.
-    notices : list of Notice
-        In the master: what ranks may forget, sent along with the next command.
+        Where arguments are copied to, for ranks to read.
+    notices : list of Dropped
+        What ranks may forget, sent along with the next command.
     replied : float
-        In the master: when all ranks had replied to a command, by monotonic().
-    kills : Kills
-        In the master: what was killed for want of memory.
+        When all ranks had replied to a command, by monotonic().
     """
 
     channel: MasterChannel
     kills: Kills
     seeds: ScriptSeeds
 
-    def __init__(self, asked: Asked, control: Control, records: Records) -> None:
+    def __init__(
+        self, asked: SessionOptions, control: Control, records: Records
+    ) -> None:
         self.control, self.records = control, records
         self.rank, self.size = 0, len(asked.places)
+        self.local_rank = 0
+        self.nodes: tuple[list[int], int] | None = None
         self.limit = Limit(asked.timeout)
         self.context: RankContext | None = None
-        self.numbers, self.ledger = Numbers(), Ledger()
+        self.numbers, self.ledger = VariableNumbers(), Ledger()
         self.stage = Arena(can_shrink=not asked.places[0].device.is_gpu)
-        self.notices: list[Notice] = []
+        self.notices: list[Dropped] = []
         self.replied = 0.0
+
+    def join_nodes(self, ranks: list[int], node: int) -> None:
+        """Be of node `node`, of several with so many ranks each."""
+        self.nodes = ranks, node
+        self.size, self.rank = sum(ranks), self.local_rank + sum(ranks[:node])
 
     def close(self) -> None:
         """Undo what was changed in this process; an interrupt leaves nothing out."""
+        # None first: who asks for it from now on is told that synk was closed.
         context, self.context = self.context, None
         if context is not None:
             context.close()

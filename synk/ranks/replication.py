@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -18,13 +18,46 @@ from ..programs.programs import CallKind, Programs, Subset
 from ..times.compile_notice import Notice
 from ..times.timing import Times
 from ..user_frames import entry
-from . import settings
 from .context import RankContext
 from .graphs import dump_graph, load_graph
 from .pool import Pool, no_pool
-from .registry import Blueprint
 from .session import SESSION
+from .starting import follow_settings, pytensor_settings
 from .streams import value_for_rank
+
+
+class Blueprint:
+    """What a rank needs to make a replica of a shared variable.
+
+    The replica gets the original's class and type, static shape included, so that a
+    graph that was built on the original accepts it. Of a variable that shares its value
+    with one that the ranks have, `alias`, the replica shares the value of that replica:
+    a copy of an average, say, whose default update keeps the average up to date. Where
+    ranks have not all the master's value, `parts` has one for each.
+    """
+
+    def __init__(
+        self,
+        variable: SharedVariable,
+        alias: int | None = None,
+        parts: list[np.ndarray] | None = None,
+    ) -> None:
+        self.alias = alias
+        self._class = type(variable)
+        self._type = variable.type
+        self._name = variable.name
+        self._parts = parts
+        self._value = host.get_value(variable) if parts is None else None
+
+    def build(self, rank: int, known: Mapping[int, SharedVariable]) -> SharedVariable:
+        """Return the replica for `rank`; a random stream gets seeds of its own."""
+        if self.alias is not None:
+            return known[self.alias].clone(name=self._name)
+        if self._parts is None:
+            value = value_for_rank(self._value, rank)
+        else:
+            value = self._parts[rank]
+        return self._class(type=self._type, value=value, strict=False, name=self._name)
 
 
 def master_replicate_variables(
@@ -35,7 +68,7 @@ def master_replicate_variables(
     That is a replica, which starts with the master's present value; and if the
     variables `are_read`, the values that the script has set since the ranks got them.
     """
-    numbers = SESSION.numbers
+    numbers = SESSION.pool.numbers
     entries = SESSION.ledger.entries(variables)
     if are_read:
         known = zip(variables, entries, strict=True)
@@ -63,20 +96,14 @@ def master_replicate_variables(
 
 def _number(var: SharedVariable) -> int:
     """Give a variable a number, by which ranks forget their replicas when it goes."""
-    number = SESSION.numbers.add(var)
+    number = SESSION.pool.numbers.add(var)
     SESSION.context.registry.variables[number] = var
     weakref.finalize(var, SESSION.notify, "variable", number).atexit = False
     return number
 
 
 def master_adopt(variables: Sequence[SharedVariable]) -> list[int]:
-    """Give variables numbers, in place of replicas: each rank has made its own.
-
-    Returns
-    -------
-    list of int
-        By which each rank is to enter its own in its registry.
-    """
+    """Give numbers to variables of which each rank enters its own in its registry."""
     return [_number(var) for var in dict.fromkeys(variables)]
 
 
@@ -101,14 +128,14 @@ def master_bring(variables: Sequence[SharedVariable]) -> None:
 
     What they have not is left out: they are going to be given it as it is then.
     """
-    by_value = SESSION.numbers.by_value()
+    by_value = SESSION.pool.numbers.by_value()
     known = {by_value.get(id(var.container)): var for var in variables}
     known.pop(None, None)
     numbers = list(known)
     values = list(map(host.get_value, known.values()))
     if numbers and SESSION.size > 1:
         large = [value for value in values if _is_large(value)]
-        staged = iter(SESSION.stage.put(large) if large else ())
+        staged = iter(SESSION.pool.stage.put(large) if large else ())
         described = [next(staged) if _is_large(value) else value for value in values]
         SESSION.run(worker_bring, numbers, described, mine=(numbers, values))
     SESSION.ledger.bring(variables)  # if that was interrupted, they get it once more
@@ -135,8 +162,8 @@ def master_replicate_function(number: int, programs: Programs) -> None:
     programs.exchanges = None
     SESSION.context.registry.functions[number] = programs
     if SESSION.size > 1:
-        graph = dump_graph(spec, SESSION.numbers)
-        SESSION.run(worker_replicate_function, number, graph, settings.current())
+        graph = dump_graph(spec, SESSION.pool.numbers)
+        SESSION.run(worker_replicate_function, number, graph, pytensor_settings())
 
 
 def worker_replicate_function(
@@ -144,17 +171,13 @@ def worker_replicate_function(
 ) -> None:
     """Rebuild the graph on this rank's own variables."""
     if context.rank:
-        settings.follow(config)
+        follow_settings(config)
         spec = load_graph(graph, context.registry.variables)
         context.registry.functions[number] = Programs(number, spec)
 
 
 class Replicas:
     """One function as the ranks have it: sent and compiled when that is needed.
-
-    Parameters
-    ----------
-    spec : FunctionSpec
 
     Attributes
     ----------
@@ -202,11 +225,13 @@ class Replicas:
             what = self.number, kind, subset
             in_numba = is_numba(self._spec.mode)
             if not in_numba:
-                error, *_ = SESSION.run(worker_compile_ahead, *what, settings.current())
+                error, *_ = SESSION.run(
+                    worker_compile_ahead, *what, pytensor_settings()
+                )
                 if error is not None:
                     raise error
             programs.compile(kind, subset)
-            SESSION.run(worker_compile, *what, in_numba, settings.current())
+            SESSION.run(worker_compile, *what, in_numba, pytensor_settings())
             self._prepared.add((kind, subset))
             if not compiles_in_calls(self._spec.mode):
                 self.notice.end()
@@ -239,7 +264,7 @@ def worker_compile_ahead(
         if context.rank == 0:
             programs.compile(kind, subset)
         else:
-            settings.follow(config)
+            follow_settings(config)
             with ignoring(programs.spec.mode, Warning):  # rank 0 gives them
                 programs.compile(kind, subset)
     except Exception as error:
@@ -269,7 +294,7 @@ def worker_compile(
             programs.make_machine_code(kind, subset)
             context.comm.barrier()
         return
-    settings.follow(config)
+    follow_settings(config)
     error, programs.failure = programs.failure, None
     if error is not None:
         raise error

@@ -14,16 +14,15 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ..cluster.inbox import Inbox
-from ..cluster.message import Here
+from ..cluster.message import Here, dumps, unpickled
 from ..cluster.nodes import Cluster
-from ..cluster.translate import dumps, unpickled
 from ..errors import WorkerDied
 from ..workers.channel import Ready, find
 from ..workers.control import LAUNCH
 from ..workers.failure import Failure
-from .context import Notice
+from .context import Dropped
 from .session import SESSION
-from .to_nodes import PARTED, arrived
+from .to_nodes import PARTED
 
 
 def serve(cluster: Cluster) -> int:
@@ -87,15 +86,16 @@ class _Last:
         if kind == "run":
             name, args, notices = what
             work = find(*name)
-            what = [work, arrived(work, args, here, inbox.copies), notices]
             if work in PARTED:  # the others may change what they are given
+                args = PARTED[work].arriving(args, here, inbox.copies)
                 self._where = where
+            what = [work, args, notices]
         self._command = kind, *what
         return self._command
 
 
 def _inbox() -> Inbox:
-    return Inbox(lambda kinds: SESSION.stage.room(kinds))
+    return Inbox(lambda kinds: SESSION.pool.stage.room(kinds))
 
 
 def _as_bytes(reply: Any) -> bytes:
@@ -129,14 +129,15 @@ def _run(
     """Run a command on the ranks of this node; return what each has replied."""
     context = SESSION.context
     SESSION.pool.control.words[LAUNCH] = launch
-    own = tuple(Notice("segment", key) for key in inbox.gone)
+    own = tuple(Dropped("segment", key) for key in inbox.gone)
     try:
-        result, replies, error, _ = SESSION.serve_command(work, args, notices + own)
+        result, replies, failure = SESSION.serve_command(work, args, notices + own)
+        error = None if failure is None else failure.rebuild()
         del inbox.gone[: len(own)]
     except WorkerDied as death:
         return [death.of_rank(death.rank + SESSION.rank)]
-    except BaseException as failure:
-        error, result, replies = failure, None, []
+    except BaseException as raised:
+        error, result, replies = raised, None, []
     if error is not None:
         result = Failure(error, "", context.rank)  # `run_share` has noted where
         return [result, *replies]

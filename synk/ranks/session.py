@@ -7,25 +7,35 @@ is its `context`, as on every other rank (`context`). A rank is forked with a co
 the session and serves the master's commands. What a rank can be asked is a module-level
 function ``worker_x(context, ...)`` that stands beside its ``master_x``, which calls
 ``SESSION.run(worker_x, ...)``.
+
+A command, on one machine::
+
+    run_args                 the script's thread; one command at a time
+      run_share
+        channel.launch       the other ranks begin
+        _run_here            the master's own share, as rank 0
+        _join                their replies; an interrupt makes them stop first
+      as_one                 what went wrong anywhere is raised
 """
 
 from __future__ import annotations
 
+import importlib
 import os
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from time import monotonic
 from typing import Any, NamedTuple
 
-from ..cluster.keeping import Draft
 from ..errors import Aborted, Expired, RankTimeout, StateError, SynkError, WorkerDied
 from ..workers.control import COMMAND, LAUNCH
 from ..workers.failure import Failure, OwnFailure, add_note, as_one
 from ..workers.recorder import COMPUTING, JOINING
-from . import reasons
-from .context import Notice, RankContext, name_of
+from ..workers.zygote_loop import be_zygote
+from . import deaths
+from .context import Dropped, RankContext, name_of
 from .lifetime import CLOSED, Lifetime
 from .to_nodes import for_nodes
 
@@ -34,24 +44,11 @@ RECENTLY = 1e-3
 
 
 class Outcome(NamedTuple):
-    """What has come of a command on the ranks of a node, and of those behind it.
+    """What has come of a command on the ranks of a node, and of those behind it."""
 
-    Attributes
-    ----------
-    result : object
-        What the master's own share has returned.
-    replies : list
-        Those of the other ranks, in their order; see `MasterChannel.join`.
-    error : BaseException or None
-        What the master's own share has raised.
-    own : list of OwnFailure
-        The same, if it is no interrupt.
-    """
-
-    result: Any
-    replies: list[Any]
-    error: BaseException | None
-    own: list[OwnFailure]
+    result: Any  # of the master's own share
+    replies: list[Any]  # of the other ranks, in their order
+    own: OwnFailure | None  # what the master's own share has raised
 
 
 class Session(Lifetime):
@@ -114,6 +111,7 @@ class Session(Lifetime):
                 self.watch()
             pool.limit.of_call = timeout
             context.activity = ""
+            # The garbage collector may add some at any line: those stay for the next.
             notices = tuple(pool.notices)
             if notices:
                 context.forget(notices)
@@ -149,15 +147,17 @@ class Session(Lifetime):
 
     def _replies_of(self, made: Outcome) -> list[Any]:
         """Return the other ranks' replies; raise what the master's share has raised."""
-        error = made.error
-        if error is None:
+        if made.own is None:
             return made.replies
+        error = made.own.rebuild()
         failures = [reply for reply in made.replies if type(reply) is Failure]
         if isinstance(error, Aborted):
             if failures:
                 raise as_one(failures, self.size)
             raise SynkError("a command was aborted, and no rank says why") from error
-        raise as_one([*made.own, *failures], self.size) if made.own else error
+        if isinstance(error, Exception):
+            raise as_one([made.own, *failures], self.size)
+        raise error
 
     def run_share(
         self,
@@ -169,80 +169,69 @@ class Session(Lifetime):
         doing: str | None = None,
     ) -> Outcome:
         """Run a command on the ranks of this node, and from node 0 on all others."""
+        control, cluster = self.pool.control, self.cluster
         # An interrupt came between launch and join, and the script went on: the ranks
         # are in that command still, and their replies to it must not be taken for ours.
         if self.pool.channel.busy:
             self._join_interrupted()
-        error: BaseException | None = None
-        own: list[OwnFailure] = []
-        result = None
+        own, result = None, None
         context.narrow()
-        cluster = self.cluster
+        # From the launch on the ranks must be joined, whatever is raised here: by this
+        # command, or by the next one if an interrupt comes where it skips the join.
         try:
             self.pool.channel.launch(work, args, notices)
             if cluster is not None and not cluster.node:
-                told = work, args, notices, self.pool.control.words[LAUNCH], context
-                cluster.launch(lambda keeping: for_nodes(*told, Draft(keeping)))
-            command = self.pool.control.words[COMMAND]
+                told = work, args, notices, control.words[LAUNCH], context
+                cluster.launch(partial(for_nodes, *told))
+            command = control.words[COMMAND]
             if doing is None:
                 context.recorder.begin(command, name_of(work))
             else:
                 context.recorder.begin(command, doing, COMPUTING)
             result = _run_here(context, work, mine)
         except BaseException as caught:
-            error = caught
-            context.abort()
-            own = [OwnFailure(caught)] if isinstance(caught, Exception) else []
+            own = OwnFailure(caught)
+            context.abort()  # or others would wait for this rank in a meeting
         context.recorder.phase[0] = JOINING
-        if cluster is None or cluster.node:
-            return Outcome(result, self._join_or_alarm(error), error, own)
+        error = None if own is None else own.rebuild()
+        if cluster is None:
+            return Outcome(result, self._join(error), own)
+        if cluster.node:
+            return Outcome(result, self._join_or_alarm(error), own)
         try:
             replies = self._join_or_alarm(error)
         finally:  # whatever has become of the ranks of this node
-            deadline = self.pool.limit.deadline()
-            late = partial(
-                self.pool.limit.check, deadline, "other nodes did not answer"
-            )
-            others = cluster.replies(late)
+            limit = self.pool.limit
+            waited = limit.deadline(), "other nodes did not answer"
+            others = cluster.replies(partial(limit.check, *waited))
         for reply in others:
             if isinstance(reply, WorkerDied):
                 self._break(reply)
                 raise reply
-        return Outcome(result, replies + others, error, own)
+        return Outcome(result, replies + others, own)
 
     def _join_or_alarm(self, error: BaseException | None) -> list[Any]:
         """Wait for the ranks' replies; if one has failed, other nodes are told at once.
 
-        Parameters
-        ----------
-        error : BaseException or None
-            As for `_join`.
+        If it was the master's own share, before that.
         """
-        cluster = self.cluster
-        if cluster is None:
+        if error is not None:
+            self.cluster.give_alarm()
             return self._join(error)
-        replies: list[Any] | None = None
+        all_is_well = False
         try:
-            if error is not None:
-                cluster.give_alarm()
             replies = self._join(error)
+            all_is_well = not any(type(reply) is Failure for reply in replies)
             return replies
         finally:
-            # If it was the master's own share, they have been told.
-            if error is None and (
-                replies is None or any(type(reply) is Failure for reply in replies)
-            ):
-                cluster.give_alarm()
+            if not all_is_well:
+                self.cluster.give_alarm()
 
     def _join(self, error: BaseException | None) -> list[Any]:
-        """Wait for the ranks' replies.
+        """Wait for the ranks' replies, after `error` in the master's own share, if any.
 
-        Parameters
-        ----------
-        error : BaseException or None
-            What the master's own share has raised. An interrupt there or while waiting
-            makes the ranks stop; it may be any exception that is not an `Exception`,
-            or that a signal handler raises here.
+        An interrupt there or while waiting makes the ranks stop; it may be any
+        exception that is not an `Exception`, or that a signal handler raises here.
         """
         if self.state != "running":  # a rank died, or a signal handler closed synk
             raise error or StateError(CLOSED)
@@ -286,7 +275,7 @@ class Session(Lifetime):
             self.pool.channel.join()
             return RankTimeout(f"{expired}; they have come since: the session goes on")
         try:
-            stacks = reasons.stacks_of(pending, self.pool.records)
+            stacks = deaths.stacks_of(pending, self.pool.records)
         finally:
             self._give_up(pending[0], "it did not answer in time")
         assert self.death is not None
@@ -300,7 +289,7 @@ class Session(Lifetime):
         pid = -1 if zygote is None else zygote.pids.get(rank, -1)
         death = WorkerDied(rank, pid, -signal.SIGKILL, given_up=why)
         self._break(death)
-        reasons.explain(death, self.pool.records, self.pool.kills)
+        deaths.explain(death, self.pool.records, self.pool.kills)
         self._zygotes.give_back()
 
     # -- notices: what ranks may forget, sent along with the next command
@@ -313,7 +302,7 @@ class Session(Lifetime):
         """
         pool = self._pool
         if self.state == "running" and pool is not None:
-            pool.notices.append(Notice(kind, key))
+            pool.notices.append(Dropped(kind, key))
 
 
 def _run_here(context: RankContext, work: Callable, args: tuple) -> Any:
@@ -332,6 +321,17 @@ def _run_here(context: RankContext, work: Callable, args: tuple) -> Any:
 
 
 SESSION = Session()
+
+
+def main(master: int, requests: int, reports: int, modules: Sequence[str]) -> None:
+    """Be the zygote of a master that cannot be forked, in a new interpreter.
+
+    It has this end of each of two pipes; `modules` are what ranks will need, besides
+    synk: imported once for all of them.
+    """
+    for module in modules:
+        importlib.import_module(module)
+    be_zygote(master, requests, reports, SESSION.be_rank)
 
 
 def _in_child() -> None:

@@ -1,45 +1,44 @@
-"""What a session is started with, and what each of its ranks is told."""
+"""What a session is started with, and what each of its ranks is told.
+
+A rank has what its zygote had: the state of the script when that was forked, or that of
+a new interpreter. It makes the script's present one its own before anything else.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
+import importlib
+import json
+import os
+import random
+import re
 import sys
 import warnings
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import cloudpickle
+import numpy as np
+from pytensor import config
 
 from ..cluster.launcher import copies
 from ..memory import segment
 from ..user_frames import callers_level
 from ..workers import affinity, preconditions
-from ..workers.control import Control
 from ..workers.devices import Request, cores_by_rank, plan
-from ..workers.records import Records
 from .context import Place
-from .script_seeds import ScriptSeeds
-from .surroundings import Surroundings
+
+# -- what was asked for
 
 
-class Asked(NamedTuple):
-    """What `synk.fork` was asked for, checked; `synk.recover` starts the same again.
+class SessionOptions(NamedTuple):
+    """What `synk.fork` was asked for, checked; `synk.recover` starts the same again."""
 
-    Attributes
-    ----------
-    places : sequence of Place
-        Of each rank.
-    spin : bool
-        Whether each has a core of its own.
-    timeout : float or None
-    restores : bool
-        Whether what is scattered is kept, to be scattered again.
-    restarts : int
-    """
-
-    places: Sequence[Place]
-    spin: bool
+    places: Sequence[Place]  # of each rank
+    spin: bool  # each has a core of its own
     timeout: float | None
-    restores: bool
+    restores: bool  # what is scattered is kept, to be scattered again
     restarts: int
 
 
@@ -50,7 +49,7 @@ def check_asked(
     timeout: float | None,
     on_death: str,
     restarts: int,
-) -> Asked:
+) -> SessionOptions:
     """Check the arguments of `synk.fork`, and find a place for each rank."""
     cores = affinity.usable_cores()
     plans = plan(devices, preconditions.check_size(n), cores)
@@ -66,7 +65,7 @@ def check_asked(
         for device, share in zip(plans, cores_by_rank(plans, cores), strict=True)
     ]
     spin = len(places) <= len(cores)
-    return Asked(places, spin, timeout, on_death == "restore", restarts)
+    return SessionOptions(places, spin, timeout, on_death == "restore", restarts)
 
 
 def warn_of_copies() -> None:
@@ -89,49 +88,163 @@ def warn_of_copies() -> None:
     )
 
 
-class Told(NamedTuple):
-    """What each rank of a session is told when it is forked.
+# -- PyTensor's settings, which a script may change after the fork, too
 
-    Attributes
-    ----------
-    places : sequence of Place
-    timeout : float or None
-    control : tuple
-        Where the session's control segment is.
-    records : tuple
-        Where the segment of its flight records is.
-    surroundings : Surroundings
-        Of the master.
-    seeds : ScriptSeeds
-        Of the script.
-    nodes : tuple or None
-        Where there are several: how many ranks each has, and which one this is.
+_SETTINGS = (
+    "cast_policy",
+    "exception_verbosity",
+    "floatX",
+    "linker",
+    "mode",
+    "numba__cache",
+    "numba__fastmath",
+    "on_opt_error",
+    "openmp",
+    "warn_float64",
+)
+"""Those that decide how a graph is rewritten and compiled. Not those for C++, some of
+which PyTensor takes seconds to find out."""
+
+
+def pytensor_settings() -> dict[str, Any]:
+    """Return the present settings of this process."""
+    return _present(config, _SETTINGS)
+
+
+def _present(config: Any, names: Sequence[str]) -> dict[str, Any]:
+    return {name: getattr(config, name) for name in names if hasattr(config, name)}
+
+
+def follow_settings(settings: dict[str, Any]) -> None:
+    """Make another process's settings this one's."""
+    for name, value in settings.items():
+        if getattr(config, name) != value:
+            setattr(config, name, value)
+
+
+# -- the rest of a process's state
+
+
+class Surroundings(NamedTuple):
+    """What of a process does not follow from what it has imported."""
+
+    environment: dict[str, str]
+    folder: str | None  # the working directory; None where it is gone
+    path: list[str]  # where modules are looked for
+    filters: list[tuple]  # of warnings
+    numpy_errors: dict[str, Any]  # what is done about a division by zero and the like
+    pytensor: dict[str, Any]  # settings
+    jax: dict[str, Any]  # where it is used: PyTensor's link to it sets some
+
+    @classmethod
+    def of_this_process(cls) -> Surroundings:
+        """Return those of this process."""
+        folder, uses_jax = None, _JAX_LINK in sys.modules
+        with contextlib.suppress(FileNotFoundError):
+            folder = os.getcwd()
+        return cls(
+            dict(os.environ),
+            folder,
+            list(sys.path),
+            [_written(entry) for entry in warnings.filters],
+            dict(np.geterr()),
+            pytensor_settings(),
+            _present(sys.modules["jax"].config, _JAX_NAMES) if uses_jax else {},
+        )
+
+    def adopt(self) -> None:
+        """Make them those of this process."""
+        if os.environ != self.environment:
+            os.environ.clear()
+            os.environ.update(self.environment)
+        if self.folder is not None:
+            with contextlib.suppress(OSError):  # gone since
+                os.chdir(self.folder)
+        sys.path[:] = self.path
+        if [_written(entry) for entry in warnings.filters] != self.filters:
+            warnings.resetwarnings()
+            for action, message, category, module, line in self.filters:
+                # As they were given: None where nothing was.
+                texts = {"message": message, "module": module}
+                given: Any = {k: text for k, text in texts.items() if text is not None}
+                warnings.filterwarnings(
+                    action, category=category, lineno=line, append=True, **given
+                )
+        np.seterr(**self.numpy_errors)
+        follow_settings(self.pytensor)
+        if self.jax:
+            importlib.import_module(_JAX_LINK)
+            settings = sys.modules["jax"].config
+            for name, value in self.jax.items():
+                if getattr(settings, name) != value:
+                    settings.update(name, value)
+
+
+_JAX_LINK = "pytensor.link.jax.dispatch"
+
+_JAX_NAMES = (
+    "jax_debug_nans",
+    "jax_default_matmul_precision",
+    "jax_default_prng_impl",
+    "jax_enable_x64",
+    "jax_numpy_dtype_promotion",
+    "jax_numpy_rank_promotion",
+)
+"""Those that decide what is computed. Of devices each rank has its own."""
+
+
+def _written(entry: tuple) -> tuple:
+    """Return a filter of warnings with its patterns as they were written."""
+    return tuple(
+        part.pattern if isinstance(part, re.Pattern) else part for part in entry
+    )
+
+
+class ScriptSeeds(NamedTuple):
+    """What the global generators of ranks other than 0 follow from, beside the rank.
+
+    They would be a copy in every process that is forked, and an Op that draws from
+    ``np.random`` would add the same noise on all ranks. Rank 0 keeps the script's.
+    Ranks that have come back are not to draw once more what they have drawn, though
+    rank 0 may have drawn nothing since.
     """
 
-    places: Sequence[Place]
-    timeout: float | None
+    numpy: int
+    python: int
+    comeback: int  # how often these ranks have been started again
+
+    @classmethod
+    def of_this_process(cls, comeback: int) -> ScriptSeeds:
+        """Return those of the script's process; its generators stay as they are."""
+        of_numpy = _digest(np.random.get_state(legacy=False))
+        return cls(of_numpy, _digest(random.getstate()), comeback)
+
+    def adopt(self, rank: int) -> None:
+        """Seed the generators of this process, which is not rank 0."""
+        seeds = np.random.SeedSequence(self.numpy, spawn_key=(rank, self.comeback))
+        # A script may have put another one in the place of MT19937.
+        kind = type(np.random.get_bit_generator())  # type: ignore[attr-defined]
+        state = dict(kind(seeds).state)
+        np.random.set_state({**state, "has_gauss": 0, "gauss": 0.0})
+        random.seed(_digest((self.python, rank, self.comeback)))
+
+
+def _digest(state: Any) -> int:
+    """Return a number that follows from a state."""
+    text = json.dumps(state, default=lambda part: part.tolist())
+    return int.from_bytes(hashlib.sha256(text.encode()).digest(), "big")
+
+
+class RankStart(NamedTuple):
+    """What each rank of a session is told when it is forked."""
+
+    asked: SessionOptions
     control: segment.Place
     records: segment.Place
-    surroundings: Surroundings
+    surroundings: Surroundings  # of the master
     seeds: ScriptSeeds
-    nodes: tuple[list[int], int] | None = None
+    nodes: tuple[list[int], int] | None = None  # see `Pool`
 
     def dumps(self) -> bytes:
         """Return it as bytes; classes of the script's warnings are sent by value."""
         return cloudpickle.dumps(tuple(self))
-
-    def find_control(self, known: Any) -> Control:
-        """Return the session's control segment, which may be `known` already.
-
-        A rank that was forked from a zygote of this very session has it, by whatever
-        user the master runs meanwhile.
-        """
-        if isinstance(known, Control) and known.place == self.control:
-            return known
-        return Control.attach(self.control)
-
-    def find_records(self, known: Any) -> Records:
-        """Return the session's flight records, which may be `known` already."""
-        if isinstance(known, Records) and known.place == self.records:
-            return known
-        return Records.attach(self.records)

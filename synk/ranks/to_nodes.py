@@ -13,32 +13,29 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..cluster.inbox import Copy
-from ..cluster.keeping import Draft
-from ..cluster.message import SMALL, Here, Message, OfAll, OfEach, Outgoing, Total
-from ..cluster.translate import Sent, pickled
+from ..cluster.cache import NodeCache
+from ..cluster.message import (
+    SMALL,
+    Here,
+    Message,
+    OfAll,
+    OfEach,
+    Outgoing,
+    Sent,
+    Total,
+    pickled,
+)
 from ..memory.partition import spans
 from ..memory.segment import Window, is_window, key_of
 from ..memory.unchanged import check_whole, state_of
-from .context import Notice, RankContext
+from .context import Dropped, RankContext
 
 
 class Parting:
-    """What a command sends to nodes beside what all get.
+    """What a command sends to nodes beside what all get."""
 
-    Parameters
-    ----------
-    context : RankContext
-    draft : Draft
-
-    Attributes
-    ----------
-    heres : list of Here
-        The nodes but the first.
-    """
-
-    def __init__(self, context: RankContext, draft: Draft) -> None:
-        self.context, self.draft = context, draft
+    def __init__(self, context: RankContext, cache: NodeCache) -> None:
+        self.context, self.cache = context, cache
         self.heres = [
             Here(node, *span, context.size)
             for node, span in enumerate(spans(context.comm.ranks))
@@ -56,11 +53,7 @@ class Parting:
     def send(self, kind: OfEach, of_node: Callable[[Here], list[np.ndarray]]) -> Sent:
         """Have each node get an array of its own; return what stands for it.
 
-        Parameters
-        ----------
-        kind : OfEach
-        of_node : callable
-            Returns what a node gets, in pieces.
+        `of_node` returns what a node gets, in pieces.
         """
         self.kinds.append(kind)
         for here in self.heres:
@@ -90,8 +83,7 @@ class Parting:
         data = key_of(window)
         array = self.context.array(window)
         rows = len(array) if array.ndim else 1
-        asked = 0 if data in self.draft.copies else rows
-        return self.draft.whole(data, state, window, rows, array.nbytes, asked)
+        return self.cache.whole_at_once(data, state, window, rows, array.nbytes)
 
 
 def as_they_are(context: RankContext, args: tuple, replies: list) -> list:
@@ -100,22 +92,13 @@ def as_they_are(context: RankContext, args: tuple, replies: list) -> list:
 
 
 class Parted(NamedTuple):
-    """The two ends of a command of which each node gets the rows of its ranks.
+    """The two ends of a command of which each node gets the rows of its ranks."""
 
-    Attributes
-    ----------
-    leaving : callable
-        On node 0, given the arguments and a `Parting`, returns arguments for all nodes.
-    arriving : callable
-        On another node, given those, `Here` and what it keeps, by number, returns the
-        arguments of its ranks.
-    returning : callable
-        There, given its `RankContext`, these arguments, and its ranks' replies, returns
-        the replies that are sent.
-    """
-
+    # On node 0: from the arguments, those that all nodes get.
     leaving: Callable[[tuple, Parting], tuple]
-    arriving: Callable[[tuple, Here, Mapping[int, Copy]], tuple]
+    # On another node: from those, and by number what it keeps, its ranks' arguments.
+    arriving: Callable[[tuple, Here, Mapping[int, Any]], tuple]
+    # There: from these, and its ranks' replies, the replies that are sent.
     returning: Callable[[RankContext, tuple, list], list] = as_they_are
 
 
@@ -126,23 +109,24 @@ PARTED: dict[Callable, Parted] = {}
 def for_nodes(
     work: Callable,
     args: tuple,
-    notices: tuple[Notice, ...],
+    notices: tuple[Dropped, ...],
     launch: int,
     context: RankContext,
-    draft: Draft,
+    cache: NodeCache,
 ) -> Outgoing:
     """Return a command as it is sent to all nodes, with the rows that go to each."""
+    cache.begin()
     for kind, key in notices:
         if kind == "segment":
-            draft.forget(key)
-    parting = Parting(context, draft)
+            cache.forget(key)
+    parting = Parting(context, cache)
     if work in PARTED:
         args = PARTED[work].leaving(args, parting)
     name = work.__module__, work.__name__
     command = "run", name, args, notices
     data, windows = pickled(command, parting.keep)
     given: list[tuple[Window, int | None]] = [(window, None) for window in windows]
-    given += [(window, number) for number, window in draft.wholes.items()]
+    given += [(window, number) for number, window in cache.wholes.items()]
     common: list[OfAll | np.ndarray] = []
     arrays = []
     for window, number in given:
@@ -153,14 +137,7 @@ def for_nodes(
         else:
             common.append(OfAll(array.dtype, array.shape, number))
             arrays.append(array)
-    if draft.is_again(data):
+    if cache.is_again(data):
         data = b""
-    message = Message(data, common, parting.kinds, draft.forgotten)
-    return Outgoing(message.packed(), arrays, parting.rows, draft, launch)
-
-
-def arrived(
-    work: Callable, args: tuple, here: Here, copies: Mapping[int, Copy]
-) -> tuple:
-    """Return the arguments of a node's ranks, from those that all nodes got."""
-    return PARTED[work].arriving(args, here, copies) if work in PARTED else args
+    message = Message(data, common, parting.kinds, cache.forgotten)
+    return Outgoing(message.packed(), arrays, parting.rows, launch, is_planned=True)

@@ -1,4 +1,9 @@
-"""Launches of functions that are made on all ranks, or on none."""
+"""Launches of functions that are made on all ranks, or on none.
+
+Each rank keeps what it has changed (`programs.transaction`), and the ledger what it has
+noted, until the launch is made. If anything fails, all put back what there was. An
+interrupt may come at any line, in the undoing too: each step can be done again.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +32,6 @@ class Launch:
 
     Parameters
     ----------
-    streams : sequence of CommonStream
     calls : int
         Of several calls those stay that all ranks have made.
     failed : callable
@@ -39,8 +43,6 @@ class Launch:
     ----------
     number : int
         What all ranks know it by, from `control.LAUNCH`.
-    states : list of State
-        What the common streams begin with.
     made : int or None
         After a failure: how many of its calls stay; None if ranks could not be brought
         to the same.
@@ -70,6 +72,7 @@ class Launch:
         # Not by a local variable: a frame that refers to itself stays, with its callers
         # and all that they have, until garbage is collected.
         self._frame = sys._getframe(1)
+        # From here on whoever calls synk next undoes this, unless it is made.
         self._ledger.former, self._ledger.launch = [], self
         if self._streams:
             self.states = master_states(self._streams)
@@ -81,6 +84,8 @@ class Launch:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
+        # Python looks for signals before the first line: an interrupt there skips all
+        # of this, and leaves `Ledger.launch` for the next call.
         if error is not None:
             self.fail(error)
             return
@@ -120,6 +125,7 @@ class Launch:
         insist(partial(self._end_undone, error))
 
     def _end_undone(self, error: BaseException) -> None:
+        # Each step can be done twice: after an interrupt all are, from the first.
         self._undo()
         lead_on(self._streams)
         self._ledger.take_back()
@@ -143,10 +149,7 @@ _LOST = -1
 def worker_undo(context: RankContext, number: int, some_stay: bool) -> int:
     """Go back to before a launch, or to the last call that all ranks have made.
 
-    Returns
-    -------
-    int
-        How many calls stay; negative if this rank could not go back.
+    Returns how many calls stay; negative if this rank could not go back.
     """
     transaction = context.transaction
     calls = min(context.comm.agree(transaction.made(number))) if some_stay else 0

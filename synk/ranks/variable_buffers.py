@@ -40,16 +40,10 @@ class VariableBuffers(FlatBuffers):
         return _VariableBuffer, self._comm.size
 
     def clear(self, key: tuple, variables: Mapping[int, SharedVariable]) -> None:
-        """Copy values elsewhere that lie where a reduction will write to.
+        """Copy values of this rank elsewhere that lie where a reduction will write to.
 
         With ``updates=[(previous, g), (g, new)]`` PyTensor hands g's old array, a place
         in the buffer, to `previous`: to write the next g there would change both.
-
-        Parameters
-        ----------
-        key : tuple
-        variables : mapping of int to SharedVariable
-            All of this rank.
         """
         buffer = self._buffers.get(key)
         if not isinstance(buffer, _VariableBuffer):
@@ -148,6 +142,7 @@ class _VariableBuffer(FlatBuffer):
                 self._sides.append(_Side(comm, self._plan, self._second_side(comm)))
         side.reduce(weights, self._sides[to])
         comm.barrier()
+        # After it: until all are done, the values are where they were.
         self._side = to
         return self.places
 

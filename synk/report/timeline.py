@@ -21,8 +21,8 @@ from time import perf_counter
 from typing import Any, NamedTuple
 
 from ..cluster.clocks import Clock, Sample, between
-from ..cluster.meter import Meter
-from ..cluster.node import Node
+from ..cluster.launcher import Node
+from ..cluster.link import Meter
 from ..errors import StateError, SynkError
 from ..ranks.context import RankContext
 from ..ranks.forking import nodes as synk_nodes

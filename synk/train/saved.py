@@ -12,15 +12,13 @@ from pytensor.compile import SharedVariable
 
 from ..engines import host
 from ..errors import CheckpointError
-from ..ranks.ledger import Holding
+from ..ranks.ledger import Holding, Kind
 from ..ranks.replication import master_replicate_variables
 from ..ranks.session import SESSION
-from ..ranks.to_nodes import PARTED
 from ..variables.checkpoint_files import read_arrays, write_arrays
 from ..variables.checkpoints import as_bytes, as_generators
-from ..variables.lists import changing, stage_values, store
-from ..variables.of_nodes import TO_ONE
-from ..variables.of_one_rank import worker_get_values
+from ..variables.lists import master_store
+from ..variables.one_rank import worker_get_values
 
 _META = "trainer"
 _ROOM = 1 << 24
@@ -88,31 +86,16 @@ def give_values(
     what : str
         What does this, for messages.
     """
-    numbers = master_replicate_variables(variables, are_read=False)
     for rank in (None, *range(SESSION.size)):
         there = [i for i in range(len(variables)) if _name(rank, i) in arrays]
         if not there:
             continue
         some = [variables[i] for i in there]
         values = [_value(variables[i], arrays[_name(rank, i)]) for i in there]
-        staged = stage_values(values, values)
-        kind: Any = "replicated" if rank is None else "local"
-        with changing(some, Holding(kind, what)) as launch:
-            common = launch.number, rank, [numbers[i] for i in there]
-            SESSION.run(worker_give, *common, staged, mine=(*common, values))
+        kind: Kind = "replicated" if rank is None else "local"
+        master_store(some, Holding(kind, what), values, values, rank)
     for var, holding in zip(variables, holdings, strict=True):
         SESSION.ledger.note([var], holding)
-
-
-def worker_give(
-    context: Any, launch: int, rank: int | None, numbers: list, values: list
-) -> None:
-    """Copy values into this rank's variables, if it is one that is meant."""
-    if rank in (None, context.rank):
-        store(context, launch, numbers, map(context.array, values))
-
-
-PARTED[worker_give] = TO_ONE
 
 
 def give_in_script(

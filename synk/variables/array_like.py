@@ -2,6 +2,11 @@
 
 PyTensor's types convert what they are given, and say why they cannot in terms of numpy,
 or print the value. Here it is one line that names the argument and what to pass.
+
+pandas has dtypes of its own for numbers of which some may be missing (``Float64``,
+``Int64``, ``boolean``, and those of Arrow). numpy makes objects of a table of them, and
+NaN, silently, of what is missing in a column. Where nothing is missing they are numbers
+like others.
 """
 
 from __future__ import annotations
@@ -17,7 +22,6 @@ from pytensor.graph.basic import Variable
 from pytensor.tensor.type import DenseTensorType
 
 from ..errors import ORDINARY
-from . import tables
 
 _SHAPES = {0: "scalar", 1: "vector", 2: "matrix"}
 _NUMBERS = "biufc"
@@ -26,13 +30,8 @@ _NUMBERS = "biufc"
 def refuse_masked(what: object, value: Any, name: str = "value") -> None:
     """Raise TypeError for a masked array, or a list with one: numpy drops the mask.
 
-    Parameters
-    ----------
-    what : object
-        The argument, as in "input x"; made text if it is needed.
-    value : object
-    name : str
-        What the user's code may call the value, for what is to be written.
+    `what` is the argument, as in "input x", and `name` what the user's code may call
+    the value, for what is to be written.
     """
     if isinstance(value, np.ma.MaskedArray):
         raise TypeError(
@@ -48,24 +47,10 @@ def refuse_masked(what: object, value: Any, name: str = "value") -> None:
 def convert(
     what: str, kind: Any, value: Any, downcast: bool | None, name: str = "value"
 ) -> Any:
-    """Return a value as a PyTensor type takes it.
+    """Return a value as a PyTensor type takes it; raise TypeError if it does not fit.
 
-    Parameters
-    ----------
-    what : str
-        The argument, as in "input x".
-    kind : Type
-    value : object
-        An array, or what can be made one.
-    downcast : bool or None
-        As PyTensor's ``allow_input_downcast``.
-    name : str
-        What the user's code may call the value.
-
-    Raises
-    ------
-    TypeError
-        If it does not fit. The message is one line, without the value.
+    `what` and `name` are as for `refuse_masked`, and `downcast` as PyTensor's
+    ``allow_input_downcast``. The message is one line, without the value.
     """
     if not isinstance(kind, DenseTensorType):
         try:
@@ -75,7 +60,7 @@ def convert(
     dtype = kind.numpy_dtype
     refuse_masked(what, value, name)
     if (problem := _no_array(value, name)) is None:
-        given = tables.as_array(value)
+        given = table_as_array(value)
         try:
             return kind.filter(given, strict=False, allow_downcast=downcast)
         except ORDINARY as error:
@@ -92,7 +77,7 @@ def why_not(value: Any, dtype: np.dtype, name: str = "value") -> str | None:
     problem = _no_array(value, name)
     if problem is not None or dtype.kind not in _NUMBERS:
         return problem
-    given = tables.as_array(value)
+    given = table_as_array(value)
     return _misfit(value, given, dtype, name)
 
 
@@ -121,7 +106,7 @@ def _no_array(value: Any, name: str) -> str | None:
         return "None: pass an array"
     if isinstance(value, (str, bytes)):
         return f"text: pass numbers, as float({name})"
-    if tables.has_missing(value):
+    if has_missing(value):
         return _of_missing(value, name)
     if isinstance(value, SharedVariable):
         return f"the shared variable {value}: pass {name}.get_value()"
@@ -262,3 +247,48 @@ def _shape(given: Any, kind: Any, name: str) -> str | None:
         if fixed is not None and fixed != length:
             return f"shape {shape}, of length {length} along axis {axis}"
     return None
+
+
+# -- tables and columns of pandas
+
+
+def table_as_array(value: Any) -> Any:
+    """Return a table or a column as an array, and what is none as it is."""
+    if not hasattr(value, "to_numpy"):
+        return value
+    kinds = _kinds(value)
+    if not any(map(_is_nullable, kinds)):
+        return value.to_numpy()
+    numbers = [np.dtype(getattr(kind, "numpy_dtype", kind)) for kind in kinds]
+    are_bools = {kind.kind == "b" for kind in numbers}
+    if len(are_bools) > 1 or any(kind.kind not in _NUMBERS for kind in numbers):
+        return value.to_numpy()  # of objects, as pandas has it of other dtypes too
+    return value.to_numpy(dtype=np.result_type(*numbers))
+
+
+def has_missing(value: Any) -> bool:
+    """Tell whether a nullable column, or one of a table's, has a missing value.
+
+    NaN in a column of numpy's dtypes is a number like others.
+    """
+    if not hasattr(value, "to_numpy"):
+        return False
+    places = [i for i, kind in enumerate(_kinds(value)) if _is_nullable(kind)]
+    if not places:
+        return False
+    columns = value.iloc[:, places] if _is_table(value) else value
+    return bool(np.any(np.asarray(columns.isna())))
+
+
+def _is_table(value: Any) -> bool:
+    return getattr(value, "ndim", 1) == 2 and hasattr(value, "dtypes")
+
+
+def _kinds(value: Any) -> list[Any]:
+    """Return the dtype of each column."""
+    return list(value.dtypes) if _is_table(value) else [getattr(value, "dtype", None)]
+
+
+def _is_nullable(kind: Any) -> bool:
+    """Tell whether a dtype is pandas' own, of values that numpy has a dtype for."""
+    return not isinstance(kind, np.dtype) and hasattr(kind, "numpy_dtype")

@@ -53,12 +53,9 @@ def write_arrays(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
 
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Have a file written beside `path`, which then takes its place.
+    """Have a file written, which then takes the place of `path`.
 
-    Yields
-    ------
-    Path
-        Where to write: an empty file, which goes if the block raises.
+    Yields where to write: an empty file beside it, which goes if the block raises.
     """
     target = Path(os.path.realpath(path))  # a link stays one
     named = target.with_name(f".synk-{os.getpid()}-{secrets.token_hex(8)}")
@@ -125,19 +122,9 @@ def _flush(folder: Path) -> None:
 def read_arrays(path: Path, names: Mapping[str, int]) -> dict[str, np.ndarray]:
     """Return the arrays of these names; the file may hold others too.
 
-    Parameters
-    ----------
-    path : Path
-    names : mapping of str to int
-        And how many bytes are to be expected: those of the present value.
-
-    Raises
-    ------
-    CheckpointError
-        If the file is damaged, lacks a name, or is small and becomes huge when it is
-        read.
-    OSError
-        If there is no such file, or it must not be read.
+    With each name goes how many bytes are to be expected: those of the present value.
+    Raises CheckpointError if the file is damaged, lacks a name, or is small and becomes
+    huge when it is read; OSError if there is none, or it must not be read.
     """
     kind = format_of(path)
     with open(path, "rb"):

@@ -14,15 +14,13 @@ from pytensor.tensor.type import DenseTensorType
 
 from ..engines import host
 from ..errors import CheckpointError
-from ..ranks.context import RankContext
 from ..ranks.ledger import Holding
 from ..ranks.replication import master_replicate_variables
 from ..ranks.session import SESSION
-from ..ranks.streams import value_for_rank
 from ..user_frames import entry
 from .checkpoint_files import format_of, read_arrays, write_arrays
-from .lists import changing, stage_values, store
-from .of_one_rank import worker_get_values
+from .lists import OfRanks, master_store
+from .one_rank import worker_get_values
 
 
 @entry
@@ -121,32 +119,19 @@ def load(path: str | os.PathLike[str], vars: Any) -> None:
         for key, var in zip(keys, variables, strict=True)
     ]
     if SESSION.state == "running":
-        numbers = master_replicate_variables(variables, are_read=False)
-        staged = stage_values(values, values)
-        with changing(
-            variables, Holding("replicated", f"synk.load of {path.name}")
-        ) as launch:
-            mine = launch.number, numbers, values
-            SESSION.run(worker_load, launch.number, numbers, staged, mine=mine)
+        of_ranks = [_of_ranks(value, SESSION.size) for value in values]
+        holding = Holding("replicated", f"synk.load of {path.name}")
+        master_store(variables, holding, of_ranks, of_ranks)
     else:
         for var, value in zip(variables, values, strict=True):
-            host.set_value(var, _of_rank(value, 0, 1))
+            host.set_value(var, value[0] if isinstance(value, list) else value)
 
 
-def worker_load(
-    context: RankContext, launch: int, numbers: list[int], values: list
-) -> None:
-    """Copy the values into this rank's variables."""
-    arrays = map(context.array, values)
-    mine = [_of_rank(value, context.rank, context.size) for value in arrays]
-    store(context, launch, numbers, mine)
-
-
-def _of_rank(value: Any, rank: int, size: int) -> Any:
-    """Return an array, or of a list of generators the one for a rank."""
+def _of_ranks(value: Any, size: int) -> Any:
+    """Return an array, or generators for the ranks: of other ranks, the first one."""
     if not isinstance(value, list):
         return value
-    return value[rank] if len(value) == size else value_for_rank(value[0], rank)
+    return OfRanks(value) if len(value) == size else value[0]
 
 
 def _check_state() -> None:

@@ -14,6 +14,7 @@ from pytensor.compile import SharedVariable
 from pytensor.tensor.type import DenseTensorType
 
 from ..also_named import also_named
+from ..cluster.message import Cuts, Here, OfEach
 from ..engines import Engine, host, jax
 from ..errors import SplitError
 from ..memory.partition import part, part_lengths
@@ -21,8 +22,7 @@ from ..ranks.context import RankContext
 from ..ranks.ledger import Holding
 from ..ranks.replication import master_replicate_variables
 from ..ranks.session import SESSION
-from ..ranks.streams import value_for_rank
-from ..ranks.to_nodes import PARTED, Parted
+from ..ranks.to_nodes import PARTED, Parted, Parting
 from ..reduce_ops import ReduceOp, check_shapes
 from ..user_frames import entry
 from . import device_collectives as devices
@@ -33,16 +33,16 @@ from .lists import (
     check_reduction,
     check_rows_to_scatter,
     check_tensors,
-    check_value,
+    check_values,
     check_variables,
     concatenate,
     in_call,
     list_values,
+    master_store,
     stage_values,
     store,
 )
-from .of_nodes import arriving_scatter, leaving_scatter
-from .of_one_rank import worker_get_values
+from .one_rank import worker_get_values
 
 Weights: TypeAlias = dict[int, tuple[int, ...]]
 """By variable: from how many rows the ranks' own values were computed."""
@@ -79,30 +79,13 @@ def broadcast(vars: Vars, values: Any = None) -> None:
             variables = [var for var in variables if var not in on_devices]
             if not variables:
                 return
-        checked = [host.get_value(var) for var in variables]
-        given = checked
+        given = checked = [host.get_value(var) for var in variables]
     else:
-        given = list_values(values, vars, variables)
-        checked = [
-            check_value(var, value) for var, value in zip(variables, given, strict=True)
-        ]
-    numbers = master_replicate_variables(variables, are_read=False)
-    staged = stage_values(given, checked)
-    with changing(variables, _BROADCAST) as launch:
-        mine = launch.number, numbers, checked
-        SESSION.run(worker_broadcast, launch.number, numbers, staged, mine=mine)
+        given, checked = check_values(values, vars, variables)
+    master_store(variables, _BROADCAST, given, checked)
 
 
 _BROADCAST = Holding("replicated", "synk.broadcast")
-
-
-def worker_broadcast(
-    context: RankContext, launch: int, numbers: list[int], values: list
-) -> None:
-    """Copy the values into this rank's variables."""
-    arrays = map(context.array, values)
-    mine = [value_for_rank(value, context.rank) for value in arrays]
-    store(context, launch, numbers, mine)
 
 
 @entry
@@ -135,7 +118,7 @@ def scatter(vars: Vars, values: Any, batch: Any = None) -> None:
         mine = launch.number, numbers, checked, selection, bounds
         theirs = launch.number, numbers, staged, selection, bounds
         SESSION.run(worker_scatter, *theirs, mine=mine)
-    if SESSION.restores:
+    if SESSION.asked.restores and SESSION.size > 1:
         rows_of_all = part(selection, 0, bounds[-1])
         SESSION.ledger.keep(variables, [value[rows_of_all] for value in checked])
 
@@ -153,7 +136,30 @@ def worker_scatter(
     store(context, launch, numbers, [context.array(value)[mine] for value in values])
 
 
-PARTED[worker_scatter] = Parted(leaving_scatter, arriving_scatter)
+def _leaving_scatter(args: tuple, parting: Parting) -> tuple:
+    """Return a command to scatter, with the rows that each node gets."""
+    launch, numbers, values, selection, bounds = args
+    total = bounds[-1]
+    sent = []
+    for value in values:
+        array = parting.context.array(value)
+
+        def of_node(here: Here, array: np.ndarray = array) -> list[np.ndarray]:
+            return [array[part(selection, *here.rows((total, 1)))]]
+
+        kind = OfEach(array.dtype, array.shape[1:], ((total, 1),))
+        sent.append(parting.send(kind, of_node))
+    return launch, numbers, sent, None, Cuts(total, len(bounds) - 1)
+
+
+def _arriving_scatter(args: tuple, here: Here, _: object) -> tuple:
+    """Return a command to scatter, for ranks of a node that has these rows."""
+    launch, numbers, values, _, bounds = args
+    first, stop = here.rows((bounds[-1], 1))
+    return launch, numbers, values, slice(-first, stop - first), bounds
+
+
+PARTED[worker_scatter] = Parted(_leaving_scatter, _arriving_scatter)
 
 
 # -- collecting the values of all ranks
@@ -233,7 +239,8 @@ def all_gather(vars: Vars) -> Any:
         check_tensors(variables, rows=True)
         numbers = master_replicate_variables(variables)
         with changing(variables, Holding("replicated", "synk.all_gather")) as launch:
-            return as_given(vars, devices.master_all_gather(launch.number, numbers))
+            told = launch.number, numbers
+            return as_given(vars, SESSION.run(devices.worker_all_gather, *told)[0])
     results = gather(vars, nd_up=0)
     broadcast(vars, results)
     return results

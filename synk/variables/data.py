@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import operator
 import weakref
@@ -11,13 +12,12 @@ from typing import Any
 import numpy as np
 
 from ..errors import ORDINARY, StateError
-from ..memory.segment import Segment
+from ..memory.segment import Segment, Window
 from ..memory.unchanged import WATCHED
 from ..ranks.session import SESSION
 from ..user_frames import entry
-from . import tables
-from .array_like import refuse_masked, why_not
-from .lending import Lending
+from ..workers.forks import by_the_script
+from .array_like import has_missing, refuse_masked, table_as_array, why_not
 
 
 @entry
@@ -143,7 +143,6 @@ class Data:
         self._segment: Segment | None = None
         self._array: np.ndarray | None = None  # of which nobody else has a view
         self._lending = Lending()
-        self._described: tuple | None = None
         self._forget: weakref.finalize | None = None
 
     # -- what it is
@@ -333,7 +332,7 @@ class Data:
         """Give the shared memory back; the data can be set again."""
         if self._forget is not None:
             self._forget()
-        self._segment = self._array = self._forget = self._described = None
+        self._segment = self._array = self._forget = self._lending.window = None
 
     def _resize(self, shape: tuple[int, ...], oversize: float | None = None) -> None:
         """Make the array one of `shape`; old rows keep their place in memory."""
@@ -349,7 +348,7 @@ class Data:
         elif needed > self._segment.nbytes:
             self._segment.grow(math.ceil(needed * factor))
         self._array = self._segment.array(self.dtype, shape)
-        self._described = None
+        self._lending.window = None
 
     def _cast(self, value: Any, force_cast: bool | None = None) -> np.ndarray:
         forced = self._force_cast if force_cast is None else force_cast
@@ -375,13 +374,64 @@ class Data:
             )
         return array.astype(self.dtype)
 
-    def _window(self) -> tuple:
+    def _window(self) -> Window:
         """Describe the array to the ranks."""
-        if self._described is None:
+        window = self._lending.window
+        if window is None:
             array = self._held()
             assert self._segment is not None
-            self._described = self._lending.window = self._segment.window(array)
-        return self._described
+            window = self._lending.window = self._segment.window(array)
+        return window
+
+
+_states = itertools.count()
+
+
+class Lending:
+    """The arrays that a script was given of one piece of memory.
+
+    Who may yet write there, and whether anybody has, follows without a look at values:
+    a script writes to the memory of a `Data` through arrays only that the `Data` gave
+    it. Each of them is made for that occasion, right on the memory: whatever numpy
+    derives from it, as views, has it for its base and keeps it alive. So while one of
+    them lives there may be a change at any time, and once it is gone there can be none
+    any more.
+    """
+
+    def __init__(self) -> None:
+        self.window: Window | None = None  # by which other processes know it
+        # Whether it has the rows of this machine's ranks only: see `files.on_nodes`.
+        self.is_partial = False
+        self._forks = by_the_script()
+        self._state = next(_states)
+        self._alive: weakref.WeakValueDictionary[int, np.ndarray]
+        self._alive = weakref.WeakValueDictionary()
+
+    def lend(self, array: np.ndarray) -> np.ndarray:
+        """Take note that the script is given an array, and return it.
+
+        It must be no view of another array: views would have that one for their base.
+        """
+        state = next(_states)
+        # In this order: see `state`.
+        self._alive[state] = array
+        self._state = state
+        return array
+
+    @property
+    def state(self) -> int | None:
+        """A number that no other values have, here or in other memory.
+
+        None where they may be written to at any time: by who has one of the arrays, or
+        by a child of the script, whose writing would not be seen here.
+        """
+        # Another thread may be given an array between any two lines. This number is
+        # that of the array or an older one: an array of this number is in the
+        # dictionary if it lives, and of an older number nobody asks any more.
+        state = self._state
+        if self._alive or by_the_script() != self._forks:
+            return None
+        return state
 
 
 def any_partial(values: Iterable[Any]) -> bool:
@@ -401,10 +451,10 @@ def _as_array(
     if type(value) is not np.ndarray:
         refuse_masked(what, value)
     # Of some mappings numpy would take the keys, and make NaN of what is missing.
-    if isinstance(value, Mapping) or tables.has_missing(value):
+    if isinstance(value, Mapping) or has_missing(value):
         raise TypeError(f"{what} got {why_not(value, dtype)}")
     try:
-        array = np.asarray(tables.as_array(value))
+        array = np.asarray(table_as_array(value))
     except ORDINARY as error:
         raise TypeError(f"{what} got {why_not(value, dtype) or error}") from None
     if array.dtype.hasobject and not (forced and array.ndim):

@@ -8,14 +8,14 @@ come from there, pass through the host in any case: `collectives` moves those.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
 from pytensor.compile import SharedVariable
 
-from ..comm.device import DeviceBuffers
+from ..comm.device import DeviceBuffers, Transport
 from ..comm.packing import Group, make_group, make_rows
 from ..engines import jax
 from ..ranks.context import RankContext
@@ -35,9 +35,6 @@ def lie_on_devices(variables: Sequence[SharedVariable]) -> bool:
     return has_buffers and any(map(jax.has_value, variables))
 
 
-# -- reductions
-
-
 def reduce(
     context: RankContext,
     numbers: list[int],
@@ -46,19 +43,16 @@ def reduce(
     to_all: bool,
 ) -> list[Any]:
     """Combine this rank's values with the others', all of the same weights."""
-    buffers, variables = _prepare(context), _variables(context, numbers)
-    found = buffers.reduce(
+    variables = [context.registry.variables[number] for number in numbers]
+    found = _buffers(context).reduce(
         (tuple(numbers), op, to_all),
-        list(_values(context, numbers).values()),
+        [jax.get_value(var) for var in variables],
         [op] * len(numbers),
         weights,
         to_all=to_all,
-        names=list(variables.values()),
+        names=variables,
     )
     return list(map(_own, found))
-
-
-# -- one value for all
 
 
 def master_broadcast(
@@ -66,97 +60,98 @@ def master_broadcast(
 ) -> None:
     """Give every rank the master's values."""
     kinds = [(v.dtype.name, v.shape) for v in map(jax.get_value, variables)]
-    SESSION.run(worker_broadcast, launch, numbers, kinds)
+    SESSION.run(worker_broadcast, launch, dict(zip(numbers, kinds, strict=True)))
 
 
 def worker_broadcast(
-    context: RankContext,
-    launch: int,
-    numbers: list[int],
-    kinds: list[tuple[str, tuple[int, ...]]],
+    context: RankContext, launch: int, kinds: dict[int, tuple[str, tuple[int, ...]]]
 ) -> None:
     """Take the master's values; they are of these dtypes and shapes."""
-    buffers = _prepare(context)
-    values = {} if context.rank else _values(context, numbers)
-    transport = buffers.transport()
-    results: dict[int, Any] = {}
-    of_host: list[int] = []
-    for dtype, places in _by_dtype([dtype for dtype, _ in kinds]).items():
-        some = [numbers[i] for i in places]
-        if not transport.supports(dtype):
-            of_host += some
-            continue
-        group = _as_one(dtype, tuple(kinds[i][1] for i in places))
+    values = {} if context.rank else _values(context, kinds)
+
+    def by_transport(transport: Transport, dtype: str, some: list[int]) -> list[Any]:
+        group = _as_one(dtype, tuple(kinds[number][1] for number in some))
         if context.rank:
             flat = group.nothing()
         else:
             flat = group.pack([values[number] for number in some], np.float64(1))
         if group.elements:
             flat = transport.broadcast(flat, 0)
-        results.update(zip(some, group.unpack(flat), strict=True))
-    if of_host:
-        left = _left(context, {number: values[number] for number in of_host if values})
+        return group.unpack(flat)
+
+    def by_host(some: list[int]) -> list[Any]:
+        left = _left(context, {number: values[number] for number in some if values})
         windows = context.comm.exchange(left)[0]
-        if context.rank:
-            found = [_own(context.array(windows[number])) for number in of_host]
-            results.update(zip(of_host, found, strict=True))
-    jax.wait(list(results.values()))
+        return [_own(context.array(windows[number])) for number in some]
+
+    dtypes = {number: dtype for number, (dtype, _) in kinds.items()}
+    results = _moved(context, dtypes, by_transport, by_host)
     if context.rank:
         _store(context, launch, results)
 
 
-@lru_cache(maxsize=16)
-def _as_one(dtype: str, shapes: Shapes) -> Group:
-    return make_group(np.dtype(dtype), "sum", [], shapes)
-
-
-# -- the values of all ranks
-
-
-def master_all_gather(launch: int, numbers: list[int]) -> list[np.ndarray]:
-    """Give every rank the values of all, along the first axis; return copies."""
-    results = SESSION.run(worker_all_gather, launch, numbers)[0]
-    return [np.array(result) for result in results]
-
-
 def worker_all_gather(
     context: RankContext, launch: int, numbers: list[int]
-) -> list[Any] | None:
-    """Take the other ranks' values, and give them this rank's."""
-    buffers = _prepare(context)
-    values, variables = _values(context, numbers), _variables(context, numbers)
+) -> list[np.ndarray] | None:
+    """Take all ranks' values, along their first axis; rank 0 returns copies."""
+    values = _values(context, numbers)
     mine = {number: value.shape for number, value in values.items()}
     by_rank = context.comm.exchange(mine)
     shapes = {number: [of_rank[number] for of_rank in by_rank] for number in numbers}
     for number in numbers:
         if len({shape[1:] for shape in shapes[number]}) > 1:
-            check_shapes("gather", variables[number], shapes[number])
-    transport = buffers.transport()
-    results: dict[int, Any] = {}
-    of_host: list[int] = []
-    dtypes = [values[number].dtype.name for number in numbers]
-    for dtype, places in _by_dtype(dtypes).items():
-        some = [numbers[i] for i in places]
-        if not transport.supports(dtype):
-            of_host += some
-            continue
+            var = context.registry.variables[number]
+            check_shapes("gather", var, shapes[number])
+
+    def by_transport(transport: Transport, dtype: str, some: list[int]) -> list[Any]:
         rows = _as_rows(dtype, tuple(tuple(shapes[number]) for number in some))
         flat = rows.pack([values[number] for number in some])
         whole = rows.room()
         if whole.size:
             whole = transport.all_gather(flat, whole)
-        results.update(zip(some, rows.unpack(whole), strict=True))
-    if of_host:
-        left = _left(context, {number: values[number] for number in of_host})
-        for number, windows in zip(
-            of_host,
-            zip(*(w.values() for w in context.comm.exchange(left)), strict=True),
-            strict=True,
-        ):
-            results[number] = _own(np.concatenate(list(map(context.array, windows))))
-    jax.wait(list(results.values()))
+        return rows.unpack(whole)
+
+    def by_host(some: list[int]) -> list[Any]:
+        left = _left(context, {number: values[number] for number in some})
+        of_ranks = context.comm.exchange(left)
+        return [
+            _own(np.concatenate([context.array(w[number]) for w in of_ranks]))
+            for number in some
+        ]
+
+    dtypes = {number: value.dtype.name for number, value in values.items()}
+    results = _moved(context, dtypes, by_transport, by_host)
     _store(context, launch, results)
-    return None if context.rank else [results[number] for number in numbers]
+    return None if context.rank else [np.array(results[number]) for number in numbers]
+
+
+def _moved(
+    context: RankContext,
+    dtypes: dict[int, str],
+    by_transport: Callable[[Transport, str, list[int]], list[Any]],
+    by_host: Callable[[list[int]], list[Any]],
+) -> dict[int, Any]:
+    """Return values that ranks exchange, all of a dtype in one go."""
+    by_dtype, transport = defaultdict(list), _buffers(context).transport()
+    for number, dtype in dtypes.items():
+        by_dtype[dtype].append(number)
+    results: dict[int, Any] = {}
+    of_host: list[int] = []
+    for dtype, some in by_dtype.items():
+        if transport.supports(dtype):
+            found = by_transport(transport, dtype, some)
+            results.update(zip(some, found, strict=True))
+        else:
+            of_host += some
+    if of_host:
+        results.update(zip(of_host, by_host(of_host), strict=True))
+    jax.wait(list(results.values()))  # all, before any variable is changed
+    return results
+
+
+@lru_cache(maxsize=16)
+def _as_one(dtype: str, shapes: Shapes) -> Group:
+    return make_group(np.dtype(dtype), "sum", [], shapes)
 
 
 _as_rows = lru_cache(maxsize=16)(make_rows)
@@ -169,10 +164,7 @@ def _left(context: RankContext, values: dict[int, Any]) -> dict[int, Any]:
     return {number: np.asarray(value) for number, value in values.items()}
 
 
-# -- variables of a rank
-
-
-def _prepare(context: RankContext) -> DeviceBuffers:
+def _buffers(context: RankContext) -> DeviceBuffers:
     """Return the rank's buffers, with JAX ready for values of 64 bits."""
     import jax
 
@@ -183,22 +175,11 @@ def _prepare(context: RankContext) -> DeviceBuffers:
     return context.device_buffers
 
 
-def _variables(context: RankContext, numbers: list[int]) -> dict[int, SharedVariable]:
-    return {number: context.registry.variables[number] for number in numbers}
-
-
-def _values(context: RankContext, numbers: list[int]) -> dict[int, Any]:
+def _values(context: RankContext, numbers: Iterable[int]) -> dict[int, Any]:
     """Return values by number, on this rank's device."""
-    variables = _variables(context, numbers)
-    return {number: jax.get_value(var) for number, var in variables.items()}
-
-
-def _by_dtype(dtypes: Sequence[str]) -> dict[str, list[int]]:
-    """Return positions by dtype."""
-    places = defaultdict(list)
-    for i, dtype in enumerate(dtypes):
-        places[dtype].append(i)
-    return places
+    _buffers(context)
+    known = context.registry.variables
+    return {number: jax.get_value(known[number]) for number in numbers}
 
 
 def _own(value: Any) -> Any:

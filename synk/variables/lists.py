@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import operator
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from pytensor.compile import SharedVariable
@@ -17,18 +17,16 @@ from ..memory.segment import can_lie_here
 from ..programs.transaction import Transaction
 from ..ranks.context import RankContext
 from ..ranks.ledger import Holding
+from ..ranks.replication import master_replicate_variables
 from ..ranks.session import SESSION
+from ..ranks.streams import value_for_rank
+from ..ranks.to_nodes import PARTED, Parted, Parting
 from ..ranks.undoing import Launch
 from ..reduce_ops import REDUCE_OPS, ReduceOp, check_dtype, check_op, check_shapes
 from .array_like import convert
 from .data import Data
 
 Vars: TypeAlias = SharedVariable | Sequence[SharedVariable]
-
-
-def as_list(vars: Vars) -> list[SharedVariable]:
-    """Return one variable, or a list of them, as a list."""
-    return [vars] if isinstance(vars, SharedVariable) else list(vars)
 
 
 def as_given(vars: Vars, results: list) -> Any:
@@ -39,7 +37,7 @@ def as_given(vars: Vars, results: list) -> Any:
 def check_variables(vars: Vars) -> list[SharedVariable]:
     """Return the variables of a collective as a list; nothing is launched yet."""
     SESSION.enter()
-    variables = as_list(vars)
+    variables = [vars] if isinstance(vars, SharedVariable) else list(vars)
     for var in variables:
         if not isinstance(var, SharedVariable):
             raise TypeError(f"collectives work on shared variables, got {var!r}")
@@ -56,9 +54,11 @@ def list_values(values: Any, vars: Vars, variables: list) -> list:
     return values
 
 
-def check_value(var: SharedVariable, value: Any) -> Any:
-    """Return a value as the variable's type takes it; of `Data`, the array itself."""
-    return _filter(var, var.type, value)
+def check_values(values: Any, vars: Vars, variables: list) -> tuple[list, list]:
+    """Return values as they were given, and as the variables' types take them."""
+    given = list_values(values, vars, variables)
+    pairs = zip(variables, given, strict=True)
+    return given, [_filter(var, var.type, value) for var, value in pairs]
 
 
 def _filter(var: SharedVariable, kind: Any, value: Any) -> Any:
@@ -102,7 +102,7 @@ def stage_values(given: Sequence, checked: Sequence) -> list:
         for i, value in enumerate(checked)
         if can_lie_here(value) and not isinstance(given[i], Data)
     }
-    places = SESSION.stage.put(list(staged.values()))
+    places = SESSION.pool.stage.put(list(staged.values()))
     windows = dict(zip(staged, places, strict=True))
     return [
         value._window() if isinstance(value, Data) else windows.get(i, checked[i])
@@ -115,13 +115,8 @@ def changing(
 ) -> Launch:
     """Return a launch that changes variables on all ranks or on none.
 
-    Parameters
-    ----------
-    variables : sequence of SharedVariable
-    holding : Holding
-        How they are held if it succeeds.
-    only_here : bool
-        No rank but this one has changed them, and that is undone in the end.
+    They are held as `holding` says if it succeeds. With `only_here` no rank but this
+    one has changed them, and that is undone in the end.
     """
     ledger = SESSION.ledger
     known = [entry for entry in ledger.entries(variables) if not entry.is_set]
@@ -169,6 +164,62 @@ def _copied(var: SharedVariable, value: Any) -> Any:
     if not isinstance(copy, np.ndarray) or not isinstance(var.type, DenseTensorType):
         return copy
     return copy.astype(var.type.numpy_dtype, copy=False)
+
+
+class OfRanks(NamedTuple):
+    """In place of a value: one for each rank."""
+
+    values: list
+
+
+def master_store(
+    variables: Sequence[SharedVariable],
+    holding: Holding,
+    given: Sequence,
+    checked: Sequence,
+    rank: int | None = None,
+) -> None:
+    """Make values those of variables on one rank, or on all for None.
+
+    Of all ranks random streams of their own follow from a generator.
+    """
+    # One rank alone is given them: the others are to have what the script has set.
+    numbers = master_replicate_variables(variables, are_read=rank is not None)
+    staged = stage_values(given, checked)
+    work, one = (worker_broadcast, ()) if rank is None else (worker_set_value, (rank,))
+    with changing(variables, holding) as launch:
+        where = launch.number, *one, numbers
+        SESSION.run(work, *where, staged, mine=(*where, checked))
+
+
+def worker_broadcast(
+    context: RankContext, launch: int, numbers: list[int], values: list
+) -> None:
+    """Copy the values into this rank's variables."""
+    mine = [
+        value.values[context.rank]
+        if type(value) is OfRanks
+        else value_for_rank(context.array(value), context.rank)
+        for value in values
+    ]
+    store(context, launch, numbers, mine)
+
+
+def worker_set_value(
+    context: RankContext, launch: int, rank: int, numbers: list, values: list
+) -> None:
+    """Copy the values, if this is the rank that is meant."""
+    if context.rank == rank:
+        store(context, launch, numbers, map(context.array, values))
+
+
+def _leaving_to_one(args: tuple, parting: Parting) -> tuple:
+    """Return a command to store values on one rank: other nodes get None."""
+    launch, rank, numbers, values = args
+    return launch, rank, numbers, [parting.to_one(rank, value) for value in values]
+
+
+PARTED[worker_set_value] = Parted(_leaving_to_one, lambda args, here, copies: args)
 
 
 def check_rank(rank: int) -> int:

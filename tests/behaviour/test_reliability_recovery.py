@@ -341,7 +341,7 @@ def test_a_recovery_can_be_interrupted_at_any_line_and_a_rank_may_die_in_it(hand
     store_own, own = own_sums()
     call, ends = summing(), 0
     with synk.session(3):
-        for trace in interrupts(41, 80, (*FORKING, "aftermath.py"), handler):
+        for trace in interrupts(41, 80, (*FORKING, "deaths.py"), handler):
             store_own(ROWS)
             kill(2)
             with contextlib.suppress(WorkerDied):

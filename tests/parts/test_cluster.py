@@ -1,4 +1,4 @@
-"""What masters of several nodes agree on: heads, clocks, cores, bytes of replies."""
+"""What masters of several nodes agree on: headers, clocks, cores, bytes of replies."""
 
 from __future__ import annotations
 
@@ -12,78 +12,50 @@ import numpy as np
 import pytest
 
 from synk.cluster import clocks
+from synk.cluster.cache import NodeCache
 from synk.cluster.clocks import ROUND_TRIPS, Clock, between
-from synk.cluster.cores import chosen, take_cores
-from synk.cluster.heads import (
+from synk.cluster.inbox import to_keep
+from synk.cluster.launcher import Launched, Node, chosen, launched, take_cores
+from synk.cluster.message import FEW, dumps, loads
+from synk.cluster.rounds import (
     COMMAND,
     IDLE,
-    INLINE,
     JOIN,
     MEET,
-    NBYTES,
-    Head,
-    Heads,
+    Header,
+    Headers,
     Stopped,
-    head,
     joining,
     meeting,
 )
-from synk.cluster.inbox import to_keep
-from synk.cluster.keeping import Draft, Keeping
-from synk.cluster.launcher import Launched, launched
-from synk.cluster.node import Node
-from synk.cluster.translate import FEW, dumps, loads
 from synk.memory.segment import Attachments, Segment
 from synk.ranks.to_nodes import for_nodes
 from synk.variables.collectives import worker_scatter
 
-# -- heads: a thousand masters in one process, each a generator, as `Link` drives it
-
-
-def test_heads_of_all_say_what_each_says():
-    said = [head(MEET, 7, b"x" * n, word=-n) for n in (0, 3, INLINE, INLINE + 1)]
-    for given in said:
-        assert len(given.packed()) == NBYTES == 64
-        assert Head.unpacked(given.packed())[:4] == given[:4]
-    assert Head.unpacked(said[2].packed()).data == b"x" * INLINE
-    assert Head.unpacked(said[3].packed()).data is None
-    heads = Heads.of(said[:3])
-    assert [(each.kind, each.word, each.data) for each in heads] == [
-        (each.kind, each.word, each.data) for each in said[:3]
-    ]
-    assert heads.data == [b"", b"xxx", b"x" * INLINE]
-    assert heads.lengths == [0, 3, INLINE]
-    assert heads.are_of_one_command
-    assert heads.are_all(MEET)
-    assert not heads.are_all(JOIN)
-    assert not heads.agree_on(0)
-    assert Heads.of(said[:1] * 2).agree_on(0)
-    mixed = Heads.of([*said[:3], head(JOIN, 8, b"y" * (INLINE + 1))])
-    assert mixed.data is None
-    assert not mixed.are_of_one_command
-    assert not mixed.are_all(MEET)
+# -- headers: a thousand masters in one process, each a generator, as `Link` drives it
 
 
 def master(node: int, plan: list[list[int | None]], log: list):
     """Go through commands: before which meeting each node fails; how many there are."""
     for number, (*failures, meetings) in enumerate(plan):
-        yield Head(COMMAND if node == 0 else IDLE, number)
+        yield Header(COMMAND if node == 0 else IDLE, number)
         made, failed = 0, False
         try:
             for k in range(meetings):
                 if failures[node] == k:
                     failed = True
                     break
-                yield from meeting(Head(MEET, number + 1, word=k))
+                yield from meeting(Header(MEET, number + 1, word=k))
                 made += 1
         except Stopped:
             pass
-        heads = yield from joining(head(JOIN, number + 1, bytes([failed])))
-        log.append((number, node, made, failed, heads.data))
+        headers = yield from joining(Header.of(JOIN, number + 1, bytes([failed]), made))
+        log.append((number, node, made, failed, headers.data))
+        assert headers.words[node] == made
 
 
 def drive(masters: list) -> int:
-    """Give each master the heads of all, round by round; return how many there were."""
+    """Give each master the headers of all; return how many rounds there were."""
     said = [next(each) for each in masters]
     rounds = 0
     while said:
@@ -92,7 +64,7 @@ def drive(masters: list) -> int:
         kinds = {each.kind for each in said}
         # A command is begun by all, or by none; nobody meets who does not see it.
         assert kinds in ({IDLE, COMMAND}, {COMMAND}, {MEET}, {JOIN}, {MEET, JOIN})
-        following, given = [], Heads.of(said)
+        following, given = [], Headers.of(said)
         for each in masters:
             try:
                 following.append(each.send(given))
@@ -347,7 +319,7 @@ def test_what_all_are_told_is_as_long_for_a_thousand_nodes():
         context = SimpleNamespace(comm=comm, size=2 * nodes, array=array)
         bounds = [12_000 * i // context.size for i in range(context.size + 1)]
         args = 1, [0], [kept[1]], slice(0, 12_000), bounds
-        sent[nodes] = for_nodes(worker_scatter, args, (), 1, context, Draft(Keeping()))
+        sent[nodes] = for_nodes(worker_scatter, args, (), 1, context, NodeCache())
         assert sum(map(len, sent[nodes].rows[-1])) == 12_000 // nodes
     assert len(sent[1000].message) == pytest.approx(len(sent[2].message), abs=8)
 

@@ -20,8 +20,7 @@ from pytensor.tensor.elemwise import DimShuffle
 
 from synk.memory.partition import count, cuts, part, select
 from synk.memory.rows import RowTaker
-from synk.ranks.graphs import dump_graph, load_graph
-from synk.ranks.registry import Numbers
+from synk.ranks.graphs import VariableNumbers, dump_graph, load_graph
 from synk.ranks.streams import value_for_rank
 
 few = settings(max_examples=60, deadline=None, derandomize=True, database=None)
@@ -210,7 +209,7 @@ def many_equal_ops(n, make=as_row):
 
 def sent(graph, *variables):
     """Return the pickle of a graph, and the numbers of its variables."""
-    numbers = Numbers()
+    numbers = VariableNumbers()
     for var in variables:
         numbers.add(var)
     return dump_graph(graph, numbers), numbers

@@ -33,9 +33,8 @@ between a loop and what is set next."""
 FORKING = tuple(
     f"{name}.py"
     for name in (
-        *("forking", "lifetime", "session", "starting", "surroundings", "zygote"),
+        *("forking", "lifetime", "session", "starting", "zygote", "loop"),
         *("zygote_source", "channel", "control", "shm", "affinity", "children"),
-        *("script_seeds", "loop"),
     )
 )
 """Files of what a session begins and ends with."""

@@ -69,7 +69,7 @@ def worker_look(context, numbers):
 
 
 def look(variables):
-    return SESSION.run(worker_look, [SESSION.numbers[var] for var in variables])
+    return SESSION.run(worker_look, [SESSION.pool.numbers[var] for var in variables])
 
 
 def give(variables, by_rank):

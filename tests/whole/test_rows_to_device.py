@@ -434,5 +434,5 @@ def test_rows_of_shared_variables_are_taken_where_they_lie():
             np.testing.assert_array_equal(f(batch_s=chosen), expected)
             np.testing.assert_array_equal(f(batch_s=chosen, num_slices=2), expected)
         np.testing.assert_array_equal(f(), rows.sum(axis=0))
-        number = SESSION.numbers[s]
+        number = SESSION.pool.numbers[s]
         assert SESSION.run(worker_lies_on_device, number) == [True] * n

@@ -209,7 +209,7 @@ epoch(shuffled(), a, b), expect(0, own)
 assert stops > 10, stops
 
 X[0, 0] = -np.inf  # and where there is no memory to keep it
-SESSION.cluster.keeping.room = 0
+SESSION.cluster.cache.room = 0
 a = synk.data(X)
 for _ in range(2):
     sent(), epoch(slices, a, Y), expect(own)

@@ -1,4 +1,4 @@
-"""Why a session broke: what the ranks were doing when one died or did not answer."""
+"""Deaths of ranks: what these were doing, and what is left of the shared variables."""
 
 from __future__ import annotations
 
@@ -6,13 +6,18 @@ import os
 import re
 import signal
 import time
+import warnings
+from collections.abc import Sequence
+
+from pytensor.compile import SharedVariable
 
 from ..errors import WorkerDied
 from ..memory import proc
-from ..user_frames import is_ours, shows_all_frames
+from ..user_frames import callers_level, is_ours, shows_all_frames
 from ..workers import loop
 from ..workers.oom import Kills
 from ..workers.records import DUMP_SIGNAL, Records, lines_of
+from .ledger import Holding, Ledger
 
 STACKS_DEADLINE = 1.0
 """Seconds that ranks have to write their stacks, all together."""
@@ -108,3 +113,38 @@ def tidied(text: str) -> str:
 
 _HEADING = "(most recent call first):"
 _FRAME = re.compile(r'  File "(.*)", line \d+ in (.*)')
+
+
+def carry_over(ledger: Ledger, death: WorkerDied, to: Ledger) -> list[SharedVariable]:
+    """Tell a new session's ledger what the old one says; return what is lost.
+
+    The master's values are there. A variable that was equal on all ranks is what the
+    master has, as it has undone its own share of a call that failed. Of the others, the
+    values of the ranks are gone with these.
+    """
+    lost = []
+    for var in ledger.variables():
+        (entry,) = ledger.entries([var])
+        if entry.is_set or entry.holding.kind == "replicated":
+            continue  # all ranks are given what the master has
+        (new,) = to.entries([var])
+        holding = entry.holding
+        if entry.kept is None:
+            lost.append(var)
+            if holding.kind != "unknown":
+                holding = Holding("unknown", f"{death.who} died")
+        to.note_entry(new, holding)
+        new.kept = entry.kept
+    return lost
+
+
+def warn_of_restart(
+    death: WorkerDied, lost: Sequence[SharedVariable], restarts_left: int
+) -> None:
+    """Say that all ranks were started again, and what is lost."""
+    text = f"{death.what_happened}; synk has started all ranks again"
+    text += f" ({restarts_left} restarts left)"
+    if lost:
+        names = ", ".join(map(str, lost))
+        text += f". The ranks' own values of {names} are lost: see synk.state"
+    warnings.warn(text, RuntimeWarning, stacklevel=callers_level())

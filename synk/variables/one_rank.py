@@ -1,34 +1,30 @@
-"""Values of shared variables on one rank, and what they look like on each."""
+"""Values of shared variables on one rank, and what is known of them on each."""
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from pytensor.compile import SharedVariable
+from pytensor.tensor.random.type import RandomType
 
 from ..also_named import also_named
 from ..engines import host
 from ..memory.partition import select
 from ..ranks.context import RankContext
-from ..ranks.ledger import Holding
+from ..ranks.ledger import Holding, Kind
 from ..ranks.replication import master_replicate_variables
 from ..ranks.session import SESSION
-from ..ranks.to_nodes import PARTED
 from ..user_frames import entry
 from .lists import (
     Vars,
     as_given,
-    changing,
     check_rank,
     check_tensors,
-    check_value,
+    check_values,
     check_variables,
-    list_values,
-    stage_values,
-    store,
+    master_store,
 )
-from .of_nodes import TO_ONE
 
 
 @entry
@@ -55,33 +51,14 @@ def set_value(rank: int, vars: Vars, values: Any, batch: Any = None) -> None:
     """
     variables = check_variables(vars)
     rank = check_rank(rank)
-    given = list_values(values, vars, variables)
-    checked = [
-        check_value(var, value) for var, value in zip(variables, given, strict=True)
-    ]
+    given, checked = check_values(values, vars, variables)
     if batch is not None:
         given = checked = [
             np.ascontiguousarray(value[select(batch, len(value))]) for value in checked
         ]
-    numbers = master_replicate_variables(variables)
-    staged = stage_values(given, checked)
-    kind: Literal["replicated", "local"] = (
-        "replicated" if SESSION.size == 1 else "local"
-    )
-    with changing(variables, Holding(kind, f"synk.set_value on rank {rank}")) as launch:
-        mine = launch.number, rank, numbers, checked
-        SESSION.run(worker_set_value, launch.number, rank, numbers, staged, mine=mine)
-
-
-def worker_set_value(
-    context: RankContext, launch: int, rank: int, numbers: list, values: list
-) -> None:
-    """Copy the values, if this is the rank that is meant."""
-    if context.rank == rank:
-        store(context, launch, numbers, map(context.array, values))
-
-
-PARTED[worker_set_value] = TO_ONE
+    kind: Kind = "replicated" if SESSION.size == 1 else "local"
+    holding = Holding(kind, f"synk.set_value on rank {rank}")
+    master_store(variables, holding, given, checked, rank)
 
 
 @entry
@@ -191,3 +168,45 @@ def get_lengths(vars: Vars) -> Any:
     if isinstance(vars, SharedVariable):
         return [shape[0] for shape in shapes]
     return [[shape[0] for shape in of_var] for of_var in shapes]
+
+
+@entry
+@also_named("shared_vars", "vars")
+def state(vars: Vars) -> Any:
+    """Say what the ranks hold of a shared variable, and since when.
+
+    Parameters
+    ----------
+    vars : shared variable, or list of these
+
+    Returns
+    -------
+    str, or list of str
+        One of "replicated", "local to each rank", "sharded in 3, 2 rows" (after
+        :func:`synk.scatter`, by rank) and "unknown" (after a failure that could not be
+        its way), and what made it so; a list if `vars` is one.
+
+    Raises
+    ------
+    StateError
+        If not forked.
+
+    Examples
+    --------
+    >>> import pytensor, synk
+    >>> rate = pytensor.shared(0.1, "rate")
+    >>> with synk.session(2):
+    ...     synk.set_value(1, rate, 0.2)
+    ...     print(synk.state(rate))
+    ...     rate.set_value(0.01)
+    ...     print(synk.state(rate))
+    local to each rank, since synk.set_value on rank 1
+    replicated, since it was set in the script
+    """
+    return as_given(vars, [_held(var) for var in check_variables(vars)])
+
+
+def _held(var: SharedVariable) -> str:
+    if isinstance(var.type, RandomType):
+        return "a random stream, from which each rank derives its own"
+    return str(SESSION.ledger.of(var))

@@ -1,7 +1,7 @@
 """What the masters of nodes say to one another in each round, and what follows from it.
 
-All masters go through one stream of rounds. In each every master gives a *head*, and
-has those of all. What else they exchange follows from the heads of a round, which are
+All masters go through one stream of rounds. In each every master gives a *header*, and
+has those of all. What else they exchange follows from the headers of a round, which are
 the same for all, so that no exchange is begun by some of them alone:
 
 ``IDLE``
@@ -14,11 +14,11 @@ the same for all, so that no exchange is begun by some of them alone:
     A node has done its share, or has failed.
 
 A command ends when all join. Who fails joins at once; others, who meet, see that there,
-give the command up, and join in the next round. So every master gives as many heads as
-any other, whatever happens, and nothing that was begun is left.
+give the command up, and join in the next round. So every master gives as many headers
+as any other, whatever happens, and nothing that was begun is left.
 
-What stands here is that alone: generators that yield heads and receive those of all.
-They know of no MPI, and tests run a thousand of them in one process.
+Generators yield headers here and receive those of all. They know of no MPI, and tests
+run a thousand of them in one process.
 """
 
 from __future__ import annotations
@@ -36,12 +36,10 @@ NAMES = "idle", "a command", "meeting", "joining"
 _FORMAT = struct.Struct("<qqqq32s")
 
 NBYTES = _FORMAT.size
-"""Bytes of a head."""
+"""Bytes of a header: a cache line."""
 
 INLINE = 32
-"""Bytes that can ride in a head."""
-
-assert NBYTES == 64
+"""Bytes that can ride in a header."""
 
 _FIELDS = np.dtype(
     [("kind", "<i8"), ("number", "<i8"), ("word", "<i8"), ("length", "<i8")]
@@ -53,33 +51,27 @@ class Stopped(Exception):
     """Another node has given the present command up."""
 
 
-class Head(NamedTuple):
-    """What a master says in a round.
-
-    Attributes
-    ----------
-    kind : int
-    number : int
-        Of the command; a check that masters are in the same one.
-    word : int
-        On which it depends what is done next; see who gives it.
-    length : int
-        Bytes that follow, or are in `inline` if they are few.
-    inline : bytes
-    """
+class Header(NamedTuple):
+    """What a master says in a round."""
 
     kind: int
-    number: int = 0
-    word: int = 0
-    length: int = 0
+    number: int = 0  # of the command; a check that masters are in the same one
+    word: int = 0  # on which it depends what is done next; see who gives it
+    length: int = 0  # of bytes that follow, or are in `inline` if they are few
     inline: bytes = b""
+
+    @classmethod
+    def of(cls, kind: int, number: int, data: bytes = b"", word: int = 0) -> Header:
+        """Return a header for data, which rides in it or follows."""
+        inline = data if len(data) <= INLINE else b""
+        return cls(kind, number, word, len(data), inline)
 
     def packed(self) -> bytes:
         """Return it as bytes."""
         return _FORMAT.pack(*self)
 
     @classmethod
-    def unpacked(cls, data: bytes) -> Head:
+    def unpacked(cls, data: bytes) -> Header:
         """Return what `packed` was."""
         return cls(*_FORMAT.unpack(data))
 
@@ -89,15 +81,11 @@ class Head(NamedTuple):
         return self.inline[: self.length] if self.length <= INLINE else None
 
 
-class Heads(Sequence[Head]):
-    """The heads of all masters in a round, in the order of nodes.
+class Headers(Sequence[Header]):
+    """The headers of all masters in a round, in the order of nodes.
 
-    A thousand are looked at as arrays: one by one would take longer than the round.
-
-    Parameters
-    ----------
-    data : numpy.ndarray of uint8, shape (nodes, NBYTES)
-        They as bytes; is kept.
+    A thousand are looked at as arrays, shape (nodes, NBYTES): one by one would take
+    longer than the round.
     """
 
     def __init__(self, data: np.ndarray) -> None:
@@ -105,18 +93,16 @@ class Heads(Sequence[Head]):
         self._fields = data.view(_FIELDS)[:, 0]
 
     @classmethod
-    def of(cls, heads: Sequence[Head]) -> Heads:
-        """Return heads that are at hand."""
-        packed = b"".join([each.packed() for each in heads])
+    def of(cls, headers: Sequence[Header]) -> Headers:
+        """Return headers that are at hand."""
+        packed = b"".join([each.packed() for each in headers])
         return cls(np.frombuffer(packed, np.uint8).reshape(-1, NBYTES))
 
     def __len__(self) -> int:
         return len(self._data)
 
-    def __getitem__(self, place: Any) -> Any:
-        if isinstance(place, slice):
-            return Heads(self._data[place])
-        return Head.unpacked(self._data[place].tobytes())
+    def __getitem__(self, node: Any) -> Any:
+        return Header.unpacked(self._data[node].tobytes())
 
     def are_all(self, kind: int) -> bool:
         """Tell whether all are of a kind."""
@@ -143,16 +129,11 @@ class Heads(Sequence[Head]):
         return self._fields["length"].tolist()
 
     @property
-    def say_all(self) -> bool:
-        """Whether nothing that they say follows."""
-        return bool((self._fields["length"] <= INLINE).all())
-
-    @property
     def data(self) -> list[bytes] | None:
-        """What each master says, if heads say all."""
-        if not self.say_all:
-            return None
+        """What each master says; None if more follows than the headers."""
         lengths = self.lengths
+        if max(lengths) > INLINE:
+            return None
         if not any(lengths):
             return [b""] * len(lengths)
         inline = self._fields["inline"].tobytes()
@@ -160,33 +141,27 @@ class Heads(Sequence[Head]):
         return [inline[i : i + n] for i, n in zip(starts, lengths, strict=True)]
 
 
-def head(kind: int, number: int, data: bytes = b"", word: int = 0) -> Head:
-    """Return a head for data, which rides in it or follows."""
-    inline = data if len(data) <= INLINE else b""
-    return Head(kind, number, word, len(data), inline)
+Rounds: TypeAlias = Generator[Header, Headers, Headers]
+"""Headers to give, one after the other; receives those of all; returns the last."""
 
 
-Rounds: TypeAlias = Generator[Head, Heads, Heads]
-"""Heads to give, one after the other; receives those of all; returns the last."""
+def one_round(own: Header) -> Rounds:
+    """Give a header, whatever the others say."""
+    headers = yield own
+    return headers
 
 
-def meeting(own: Head) -> Rounds:
-    """Meet the other nodes in one round.
-
-    Raises
-    ------
-    Stopped
-        If a node has given the command up.
-    """
-    heads = yield own
-    if not heads.are_all(MEET):
+def meeting(own: Header) -> Rounds:
+    """Meet the other nodes in one round; raise Stopped if one has given up."""
+    headers = yield own
+    if not headers.are_all(MEET):
         raise Stopped
-    return heads
+    return headers
 
 
-def joining(own: Head) -> Rounds:
+def joining(own: Header) -> Rounds:
     """Wait until all nodes have joined."""
     while True:
-        heads = yield own
-        if heads.are_all(JOIN):
-            return heads
+        headers = yield own
+        if headers.are_all(JOIN):
+            return headers
