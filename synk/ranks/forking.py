@@ -201,7 +201,7 @@ def nodes() -> list[Node]:
     cores, gpus = usable_cores(), 0
     if SESSION.state in ("running", "broken"):
         cores = SESSION.cores
-        gpus = sum(place.device.is_gpu for place in SESSION.places)
+        gpus = sum(place.device.is_gpu for place in SESSION.asked.places)
     return [Node(socket.gethostname(), SESSION.size, len(cores), gpus)]
 
 

@@ -42,7 +42,7 @@ def why_no_groups() -> str | None:
         return "this process leads a group itself"
     if SESSION.nodes > 1:
         return "ranks are on several nodes"
-    if any(place.device.is_gpu for place in SESSION.places):
+    if any(place.device.is_gpu for place in SESSION.asked.places):
         return "ranks compute on GPUs"
     return preconditions.why_no_fork()
 
@@ -55,7 +55,7 @@ class RankGroups:
         cores = SESSION.cores
         self._cores = [affinity.share(cores, i, number) for i in range(number)]
         self._ranks, self._timeout = ranks, SESSION.asked.timeout
-        place = SESSION.places[0]
+        place = SESSION.asked.places[0]
         is_told = place.threads != len(place.cores)
         self._threads = place.threads if is_told else None
         # The leader of a group has a lock on its byte, which ends with the process.

@@ -23,7 +23,7 @@ import copy
 import pickle
 import socket
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from pytensor.compile import SharedVariable
@@ -44,7 +44,7 @@ from ..workers.system_limits import LIMITS, explained
 from ..workers.zygote import Zygote
 from ..workers.zygote_source import ZygoteSource
 from . import deaths
-from .context import Place, RankContext
+from .context import RankContext
 from .graphs import note_classes
 from .ledger import Ledger
 from .pool import Pool
@@ -139,14 +139,9 @@ class Lifetime:
         return self._zygotes.current
 
     @property
-    def places(self) -> Sequence[Place]:
-        """Where each rank runs."""
-        return self.asked.places
-
-    @property
     def cores(self) -> list[int]:
         """Those of the ranks of this node."""
-        return sorted({core for place in self.places for core in place.cores})
+        return sorted({core for place in self.asked.places for core in place.cores})
 
     # -- starting and ending
 
@@ -225,7 +220,7 @@ class Lifetime:
         self._zygotes.keep(1, self._note_classes)
 
     def _take_zygote(self) -> None:
-        zygote = self._zygotes.take(self.places[0].threads, self._note_classes)
+        zygote = self._zygotes.take(self.asked.places[0].threads, self._note_classes)
         self.pool.records.note_zygote(zygote.pid)
 
     def _note_classes(self, is_forked: bool) -> None:
@@ -234,7 +229,7 @@ class Lifetime:
 
     def _meet_nodes(self, pool: Pool) -> None:
         """Learn of the other nodes, which start as many ranks as were asked for."""
-        gpus = sum(place.device.is_gpu for place in self.places)
+        gpus = sum(place.device.is_gpu for place in self.asked.places)
         mine = Node(socket.gethostname(), pool.size, len(self.cores), gpus)
         asked = tuple(self._arguments)
         pool.seeds = ScriptSeeds(*self.cluster.begin(asked, mine, tuple(pool.seeds)))
@@ -260,7 +255,7 @@ class Lifetime:
         local, nodes = pool.local_rank, pool.nodes
         # In two steps: an interrupt in `open` finds the context, and closes it.
         pool.context = RankContext(
-            *(pool.rank, pool.size, self.places[local], self._pools),
+            *(pool.rank, pool.size, self.asked.places[local], self._pools),
             *(pool.control, self.watch, pool.records.recorder(local)),
             None if nodes is None else (*nodes, self.cluster),
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from pytensor.compile import SharedVariable
@@ -24,6 +24,9 @@ from .pool import Pool, no_pool
 from .session import SESSION
 from .starting import follow_settings, pytensor_settings
 from .streams import value_for_rank
+
+SMALL = 1024
+"""Bytes of an array up to which it is sent along with a command."""
 
 
 class Blueprint:
@@ -134,16 +137,21 @@ def master_bring(variables: Sequence[SharedVariable]) -> None:
     numbers = list(known)
     values = list(map(host.get_value, known.values()))
     if numbers and SESSION.size > 1:
-        large = [value for value in values if _is_large(value)]
-        staged = iter(SESSION.pool.stage.put(large) if large else ())
-        described = [next(staged) if _is_large(value) else value for value in values]
-        SESSION.run(worker_bring, numbers, described, mine=(numbers, values))
+        mine = numbers, values
+        SESSION.run(worker_bring, numbers, staged(values, SMALL), mine=mine)
     SESSION.ledger.bring(variables)  # if that was interrupted, they get it once more
 
 
-def _is_large(value: Any) -> bool:
-    """Tell whether a value is not just sent along with a command."""
-    return can_lie_here(value) and value.nbytes > 1024
+def staged(values: Sequence, small: int = -1) -> list:
+    """Return values for a command: of arrays of more bytes, windows of copies."""
+    arrays = {
+        i: value
+        for i, value in enumerate(values)
+        if can_lie_here(value) and value.nbytes > small
+    }
+    windows = SESSION.pool.stage.put([*arrays.values()]) if arrays else ()
+    described = dict(zip(arrays, windows, strict=True))
+    return [described.get(i, value) for i, value in enumerate(values)]
 
 
 def worker_bring(context: RankContext, numbers: list[int], values: list) -> None:
@@ -328,17 +336,10 @@ def distribute() -> None:
         made.prepare_usual()
 
 
-def to_distribute(function: Usual) -> None:
-    """Have `distribute` prepare a function as long as that is there."""
+def to_distribute(function: Any) -> None:
+    """Have `distribute` call a function's `prepare_usual` as long as that is there."""
     _functions.add(function)
 
 
-class Usual(Protocol):
-    """What `distribute` needs of a function."""
-
-    def prepare_usual(self) -> None:
-        """Prepare a call that returns all outputs, on all ranks, in one go."""
-
-
-_functions: weakref.WeakSet[Usual] = weakref.WeakSet()
+_functions: weakref.WeakSet[Any] = weakref.WeakSet()
 _numbers = itertools.count()

@@ -13,11 +13,10 @@ from pytensor.tensor.type import DenseTensorType
 
 from ..engines import host
 from ..memory.partition import Selection, count, cuts, part_lengths, select
-from ..memory.segment import can_lie_here
 from ..programs.transaction import Transaction
 from ..ranks.context import RankContext
 from ..ranks.ledger import Holding
-from ..ranks.replication import master_replicate_variables
+from ..ranks.replication import master_replicate_variables, staged
 from ..ranks.session import SESSION
 from ..ranks.streams import value_for_rank
 from ..ranks.to_nodes import PARTED, Parted, Parting
@@ -97,17 +96,10 @@ def stage_values(given: Sequence, checked: Sequence) -> list:
     """Describe values to the ranks: Data where it lies, other arrays copied once."""
     if SESSION.size == 1:
         return list(checked)
-    staged: dict[int, np.ndarray] = {
-        i: value
-        for i, value in enumerate(checked)
-        if can_lie_here(value) and not isinstance(given[i], Data)
-    }
-    places = SESSION.pool.stage.put(list(staged.values()))
-    windows = dict(zip(staged, places, strict=True))
-    return [
-        value._window() if isinstance(value, Data) else windows.get(i, checked[i])
-        for i, value in enumerate(given)
-    ]
+    pairs = zip(given, checked, strict=True)
+    return staged(
+        [value._window() if isinstance(value, Data) else own for value, own in pairs]
+    )
 
 
 def changing(
@@ -185,11 +177,11 @@ def master_store(
     """
     # One rank alone is given them: the others are to have what the script has set.
     numbers = master_replicate_variables(variables, are_read=rank is not None)
-    staged = stage_values(given, checked)
+    theirs = stage_values(given, checked)
     work, one = (worker_broadcast, ()) if rank is None else (worker_set_value, (rank,))
     with changing(variables, holding) as launch:
         where = launch.number, *one, numbers
-        SESSION.run(work, *where, staged, mine=(*where, checked))
+        SESSION.run(work, *where, theirs, mine=(*where, checked))
 
 
 def worker_broadcast(
