@@ -10,7 +10,6 @@ new values before they next need them.
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable
 from functools import partial
 
@@ -19,12 +18,10 @@ from ..compiler.spec import FunctionSpec
 from ..programs.one_call import Task
 from ..programs.programs import CallKind, Subset
 from ..programs.transaction import Transaction
-from ..ranks.ledger import LedgerEntry
-from ..ranks.pool import Pool, no_pool
 from ..ranks.session import SESSION
 from ..reduce_tree import block_cut, settled
 from ..times.timing import Times
-from .arguments import Given, Rows, as_it_is, take_share
+from .arguments import CallRows, CallValues, as_it_is, take_share
 from .call_worker import Share
 from .placement_check import PlacementCheck
 from .plans import Planned, Plans
@@ -48,22 +45,6 @@ class Alone:
         self.was_last = False
         self.times = Times()
         self._last: tuple[int, CallKind, Subset] = -1, "step", ()
-        self._made_for: Callable[[], Pool | None] = no_pool
-        self._version = -1
-        self._is_whole = False
-        self._entries: list[LedgerEntry] = []
-
-    @property
-    def is_possible(self) -> bool:
-        """Whether the master has all that a call reads."""
-        ledger = SESSION.ledger
-        if ledger.version != self._version or not SESSION.is_of(self._made_for):
-            of, variables = ledger.of, self._placement.variables
-            self._is_whole = all(of(var).kind == "replicated" for var in variables)
-            self._entries = ledger.entries(variables)
-            self._made_for = weakref.ref(SESSION.pool)
-            self._version = ledger.version
-        return self._is_whole
 
     def change(self, is_alone: bool) -> None:
         """Make the next call so, or on all ranks."""
@@ -75,21 +56,21 @@ class Alone:
     def call(
         self,
         planned: Planned,
-        rows: Rows,
-        given: Given,
+        rows: CallRows,
+        given: CallValues,
         subset: Subset,
         then: Callable[[int, list], object] | None = None,
     ) -> list:
         """Make one call, or none; for `then` see `BoundCall.once`."""
         run = partial(self._run, planned, rows, given, subset, then)
         with planned.replicas.notice:
-            return self._placement.in_master(run, self._entries)
+            return self._placement.in_master(run)
 
     def _run(
         self,
         planned: Planned,
-        rows: Rows,
-        given: Given,
+        rows: CallRows,
+        given: CallValues,
         subset: Subset,
         then: Callable[[int, list], object] | None,
         transaction: Transaction,

@@ -192,7 +192,7 @@ def check_shared_rows(
 # -- rows
 
 
-class Source(NamedTuple):
+class InputSource(NamedTuple):
     """Where the rows of one input lie.
 
     ``array`` is a window for the other ranks; the master gives itself the array.
@@ -207,7 +207,7 @@ class Source(NamedTuple):
     state: Any = None
 
 
-class Rows(NamedTuple):
+class CallRows(NamedTuple):
     """The rows of a call: one selection and one cut into parts, for all inputs.
 
     To the ranks it travels as a plain tuple: the selection as (start, stop) or the
@@ -225,7 +225,7 @@ class Rows(NamedTuple):
         return self.bounds[-1]
 
 
-class Given(NamedTuple):
+class CallValues(NamedTuple):
     """The values of one call: as the script gave them, and as arrays.
 
     Rows are taken from the sources; the constants are the broadcast inputs.
@@ -250,7 +250,7 @@ def take_share(
 ) -> tuple[list[np.ndarray], list[Selection]]:
     """Return the arrays that a rank takes rows from, and which rows of each.
 
-    Selection, bounds and sources are those of `Rows`; windows have to be located.
+    Selection, bounds and sources are those of `CallRows`; windows have to be located.
     """
     if not sources:
         return [], []
@@ -289,7 +289,7 @@ def take_all(
 
 
 def rows_of_node(context: RankContext, rows: tuple) -> tuple:
-    """Return `Rows` of which the ranks of other machines than this one have none.
+    """Return `CallRows` of which the ranks of other machines than this one have none.
 
     The first of them is that of this machine then, and need not be 0.
     """
@@ -318,7 +318,7 @@ def located(locate: Callable[[Any], np.ndarray], selection: Any) -> Selection:
 
 def gather(
     spec: FunctionSpec, values: Sequence[Any], batch: Any, size: int
-) -> tuple[Rows, Given]:
+) -> tuple[CallRows, CallValues]:
     """Check the arguments of a call and cut the rows between so many ranks.
 
     The sources of the rows hold no arrays: these are what is given.
@@ -331,17 +331,17 @@ def gather(
     n = len(spec.inputs)
     rows, arrays = _gather_rows(spec, values[:n], batch, size)
     constants = check_arguments(spec.bcast_inputs, values[n:], spec.options)
-    return rows, Given(values, arrays, constants)
+    return rows, CallValues(values, arrays, constants)
 
 
 def _gather_rows(
     spec: FunctionSpec, values: Sequence[Any], batch: Any, size: int
-) -> tuple[Rows, list[np.ndarray]]:
+) -> tuple[CallRows, list[np.ndarray]]:
     variables = spec.inputs
     if not variables:
         if batch is not None:
             raise ValueError("batch was given, and there are no scattered inputs")
-        return Rows(slice(0, 0), [0] * (size + 1), []), []
+        return CallRows(slice(0, 0), [0] * (size + 1), []), []
     arrays = check_arguments(variables, values, spec.options)
     are_batches = [isinstance(value, Data) and value.minibatch for value in values]
     lengths = [
@@ -363,8 +363,8 @@ def _gather_rows(
                 f"the minibatch for input {var} has {len(array)} rows, and the batch"
                 f" has {total}: row i of it belongs to the i-th row of the batch"
             )
-    sources = [Source(None, 0, is_batch) for is_batch in are_batches]
-    return Rows(selection, cuts(total, size), sources), arrays
+    sources = [InputSource(None, 0, is_batch) for is_batch in are_batches]
+    return CallRows(selection, cuts(total, size), sources), arrays
 
 
 def _unbounded_length(batch: Any, arrays: Sequence[np.ndarray]) -> int:
@@ -391,8 +391,8 @@ def _unbounded_length(batch: Any, arrays: Sequence[np.ndarray]) -> int:
 
 
 def stage(
-    rows: Rows,
-    given: Given,
+    rows: CallRows,
+    given: CallValues,
     arena: Arena,
     whole: Container[int] = (),
     described: tuple | None = None,
@@ -431,7 +431,7 @@ def stage(
         told = [
             (value._window(), *source[1:])
             if isinstance(value, Data)
-            else tuple(Source(next(staged), first, True))
+            else tuple(InputSource(next(staged), first, True))
             for source, value, first in zip(sources, values, firsts, strict=False)
         ]
         described = describe_selection(selection, staged), bounds, told

@@ -21,8 +21,8 @@ from ..programs.programs import kind_of_call
 from ..ranks.session import SESSION
 from ..variables.data import Data, any_partial
 from .arguments import (
-    Given,
-    Rows,
+    CallRows,
+    CallValues,
     check_arguments,
     check_num_slices,
     check_shared_rows,
@@ -77,7 +77,7 @@ class BoundCall:
         self.variant, self.how = variant, how
         spec, size = variant.spec, SESSION.size
         self.rows, given = gather(spec, values, how.batch, size)
-        self._given: Given | None = given
+        self._given: CallValues | None = given
         if spec.parts:
             variant.placement.check_parts(self.rows.bounds)
         self._num_slices = check_num_slices(how.num_slices, spec)
@@ -90,7 +90,7 @@ class BoundCall:
 
     # -- whether it is the next call, too
 
-    def _bind_again(self, given: Given) -> None:
+    def _bind_again(self, given: CallValues) -> None:
         """Take note by what the next call is known to be this one."""
         spec, how = self.variant.spec, self.how
         sources = self.rows.sources
@@ -123,7 +123,10 @@ class BoundCall:
         """
         if not SESSION.is_of(self._made_for) or len(args) != self._arguments:
             return False
-        if self._wants_alone and self.is_alone is not self.variant.alone.is_possible:
+        if (
+            self._wants_alone
+            and self.is_alone is not self.variant.placement.is_replicated
+        ):
             return False
         for value, known in zip(args, self._data, strict=False):
             window, is_batch, state = known
@@ -148,23 +151,23 @@ class BoundCall:
         selection = select(batch, self._length)
         if count(selection) != self.rows.total:
             return False
-        self._batch, self.rows = batch, Rows(selection, *self.rows[1:])
+        self._batch, self.rows = batch, CallRows(selection, *self.rows[1:])
         self._is_prepared = False
         return True
 
-    def given(self, args: Sequence[Any]) -> Given:
+    def given(self, args: Sequence[Any]) -> CallValues:
         """Return the values of a call that this one is for."""
         given, self._given = self._given, None
         if given is None:
             spec, n = self.variant.spec, len(self._data)
             sources = [value._held() for value in args[:n]]
             constants = check_arguments(spec.bcast_inputs, args[n:], spec.options)
-            given = Given(args, sources, constants)
+            given = CallValues(args, sources, constants)
         return given
 
     # -- how it is made
 
-    def plan(self, given: Given, may_be_alone: bool) -> None:
+    def plan(self, given: CallValues, may_be_alone: bool) -> None:
         """Find what makes it: an engine, on all ranks or on rank 0 alone."""
         self._may_be_alone = may_be_alone
         found = self.variant.planned(self.rows.total, given.arrays, may_be_alone)
@@ -206,7 +209,7 @@ class BoundCall:
 
     def _make(
         self,
-        given: Given,
+        given: CallValues,
         start: float,
         then: Callable[[int, list], object] | None = None,
     ) -> list:
@@ -228,7 +231,7 @@ class BoundCall:
         return results
 
     def once(
-        self, given: Given, then: Callable[[int, list], object] | None = None
+        self, given: CallValues, then: Callable[[int, list], object] | None = None
     ) -> tuple[list, float]:
         """Make the call by its plan; return when that was done, too.
 
@@ -241,7 +244,7 @@ class BoundCall:
         return self.variant.alone.call(*what), perf_counter()
 
     def _on_ranks(
-        self, given: Given, then: Callable[[int, list], object] | None
+        self, given: CallValues, then: Callable[[int, list], object] | None
     ) -> tuple[list, float]:
         """Make it on all ranks; return when these had done their shares, too."""
         variant, subset = self.variant, self.wanted.subset
@@ -264,7 +267,7 @@ class BoundCall:
                 variant.placement.note(rows_of(replies), self._batch_s)
         return results, joined
 
-    def _prepare(self, given: Given) -> None:
+    def _prepare(self, given: CallValues) -> None:
         """Have all ranks compile what they have not; find what a launch takes."""
         variant, subset = self.variant, self.wanted.subset
         plan, replicas = self._planned
@@ -293,7 +296,7 @@ class BoundCall:
         self._mine: tuple = ()
         self._is_prepared = True
 
-    def _tell(self, given: Given, states: list) -> tuple[tuple, tuple]:
+    def _tell(self, given: CallValues, states: list) -> tuple[tuple, tuple]:
         """Return what ranks 1 and up are told of a call, and what the master is.
 
         These are the very objects of the last time if nothing in them is new.

@@ -128,7 +128,7 @@ class RankShare(Share):
     told : tuple
         What the master tells of the call, or of one of a run: the function's number,
         which outputs, the `CallKind`, `num_slices` and the rows of a block (see
-        `choice.plan.Plan`); `Rows`; the broadcast inputs; `batch_s`; the states of
+        `choice.plan.Plan`); `CallRows`; the broadcast inputs; `batch_s`; the states of
         common streams. Arrays are windows. The master's own are none of it: it gives
         them to itself.
     of_node : bool

@@ -20,7 +20,7 @@ from ..memory.partition import part
 from ..programs.programs import Subset
 from ..ranks.context import RankContext
 from ..ranks.session import SESSION
-from .arguments import Rows
+from .arguments import CallRows
 from .serial import SerialRun, label_of
 
 
@@ -32,7 +32,7 @@ class FiniteCheck:
         serial: SerialRun,
         spec: FunctionSpec,
         values: Sequence,
-        rows: Rows,
+        rows: CallRows,
         subset: Subset,
     ) -> None:
         self._serial, self._spec = serial, spec

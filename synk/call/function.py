@@ -34,7 +34,7 @@ from ..user_frames import entry
 from ..workers.preconditions import check_timeout
 from .arguments import bind, build
 from .bound import BoundCall, How
-from .run_master import Run, RunTimes
+from .run_master import FunctionRun, RunTimes
 from .variant import Variant
 
 _numbers = itertools.count()
@@ -224,7 +224,7 @@ class Function:
         how = How(None, batch_s, num_slices, output_subset, None, timeout)
         variant, values = self._variant_for(args, kwargs, how)
         self.ran = RunTimes()
-        return Run(variant, values, how, self, self.ran).make(batches, progress)
+        return FunctionRun(variant, values, how, self, self.ran).make(batches, progress)
 
     @entry
     def as_theano(self, *args: Any, **kwargs: Any) -> Any:

@@ -33,10 +33,10 @@ from ..memory.unchanged import check_whole, state_of
 from ..ranks.context import RankContext
 from ..ranks.to_nodes import PARTED, Parted, Parting
 from ..reduce_ops import combine
-from .arguments import Source, located
+from .arguments import InputSource, located
 from .call_worker import worker_call
 from .outputs import IN_FIRST
-from .run_worker import Call, worker_run
+from .run_worker import RunCall, worker_run
 
 
 class InParts(NamedTuple):
@@ -49,7 +49,7 @@ class InParts(NamedTuple):
     copy : int or None
         By which number a node has the rows of slices that it keeps.
     state : int or None
-        Of these; see `Source`.
+        Of these; see `InputSource`.
     span : tuple of int or None
         The rows of a minibatch, in place of those that the call selects.
     """
@@ -60,7 +60,7 @@ class InParts(NamedTuple):
     span: tuple[int, int] | None
 
 
-class Numbers(NamedTuple):
+class SentNumbers(NamedTuple):
     """In place of a call's row numbers: those of a node's ranks, call after call.
 
     None are sent to a node that has no need of them.
@@ -76,7 +76,7 @@ def leaving_call(args: tuple, parting: Parting) -> tuple:
     """Return a call as all nodes are told of it."""
     ((what, rows, *others),) = args
     selection, bounds, sources = rows
-    call = Call(selection, bounds, None)
+    call = RunCall(selection, bounds, None)
     calls = [call]
     block = _block_of(call, what)
     if sources and not _reads_all(parting.context, what):
@@ -98,7 +98,7 @@ def leaving_run(args: tuple, parting: Parting) -> tuple:
     return (what, told, sources, *others), progress
 
 
-def _block_of(call: Call, what: tuple) -> int:
+def _block_of(call: RunCall, what: tuple) -> int:
     """Return by how many rows a call is cut between ranks."""
     block, bounds = what[-1] or 1, call.bounds
     is_at_blocks = bounds == cuts(bounds[-1], len(bounds) - 1, block)
@@ -114,25 +114,25 @@ def _reads_all(context: RankContext, what: tuple) -> bool:
 class _Leaving:
     """The rows of calls on their way to other nodes."""
 
-    def __init__(self, parting: Parting, calls: Sequence[Call], what: tuple) -> None:
+    def __init__(self, parting: Parting, calls: Sequence[RunCall], what: tuple) -> None:
         self._parting, self._calls = parting, calls
         locate = parting.context.array
         self._chosen: list[Any] = [located(locate, call.selection) for call in calls]
         self._totals = [(call.bounds[-1], _block_of(call, what)) for call in calls]
 
-    def inputs(self, sources: Sequence[tuple]) -> tuple[list[Call], list]:
+    def inputs(self, sources: Sequence[tuple]) -> tuple[list[RunCall], list]:
         """Return calls and sources as all nodes are told of them."""
-        told = [self._input(Source(*source)) for source in sources]
+        told = [self._input(InputSource(*source)) for source in sources]
         calls = list(self._calls)
         if any(type(each) is tuple and not each[2] for each in told):
             calls = self._with_numbers(calls)
         else:
             for k, chosen in enumerate(self._chosen):
                 if not isinstance(chosen, slice):
-                    calls[k] = calls[k]._replace(selection=Numbers(None))
+                    calls[k] = calls[k]._replace(selection=SentNumbers(None))
         return calls, told
 
-    def _with_numbers(self, calls: list[Call]) -> list[Call]:
+    def _with_numbers(self, calls: list[RunCall]) -> list[RunCall]:
         """Have each node get the row numbers of its ranks."""
         numbered = [k for k, rows in enumerate(self._chosen) if not _is_slice(rows)]
         if not numbered:
@@ -144,12 +144,12 @@ class _Leaving:
             return [self._chosen[k][slice(*span)] for k, span in pairs]
 
         kind = OfEach(np.dtype(np.int64), (), totals)
-        numbers = Numbers(self._parting.send(kind, of_node))
+        numbers = SentNumbers(self._parting.send(kind, of_node))
         for k in numbered:
             calls[k] = calls[k]._replace(selection=numbers)
         return calls
 
-    def _input(self, source: Source) -> Any:
+    def _input(self, source: InputSource) -> Any:
         """Return a source as all nodes are told of it."""
         parting, window = self._parting, source.array
         array = parting.context.array(window)
@@ -241,7 +241,7 @@ def arriving_call(args: tuple, here: Here, copies: Mapping[int, Copy]) -> tuple:
     """Return a call as the ranks of this node are told of it."""
     ((what, rows, *others),) = args
     selection, bounds, sources = rows
-    call = Call(selection, bounds, None)
+    call = RunCall(selection, bounds, None)
     [call] = _arrived([call], sources, here, copies, what)
     told = call.selection, bounds, call.sources or sources
     return ((what, told, *others),)
@@ -255,12 +255,12 @@ def arriving_run(args: tuple, here: Here, copies: Mapping[int, Copy]) -> tuple:
 
 
 def _arrived(
-    calls: Sequence[Call],
+    calls: Sequence[RunCall],
     sources: Sequence,
     here: Here,
     copies: Mapping[int, Copy],
     what: tuple,
-) -> list[Call]:
+) -> list[RunCall]:
     """Return calls with the rows that this node has for each."""
     inputs = [
         _InParts(each, copies) if type(each) is InParts else None for each in sources
@@ -270,7 +270,7 @@ def _arrived(
         total, block = call.bounds[-1], _block_of(call, what)
         start, stop = here.rows((total, block))
         selection, span = call.selection, None
-        if type(selection) is not Numbers:
+        if type(selection) is not SentNumbers:
             span = selection
         elif selection.sent is None:
             selection = 0, total
@@ -319,14 +319,14 @@ class _InParts:
             first = start - self._starts[span]
             # A number of rows is one of this copy: there may be another later.
             state = None if told.state is None else (told.state, told.copy)
-            return tuple(Source(self._window, first, True, state))
+            return tuple(InputSource(self._window, first, True, state))
         if span in self._seen:
-            return tuple(Source(told.sent, start - self._seen[span], True))
+            return tuple(InputSource(told.sent, start - self._seen[span], True))
         if span is not None:
             self._seen[span] = self._next
         first = start - self._next
         self._next += stop - start
-        return tuple(Source(told.sent, first, True))
+        return tuple(InputSource(told.sent, first, True))
 
 
 # -- outputs

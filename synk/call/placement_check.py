@@ -53,7 +53,8 @@ class PlacementCheck:
         self._spec = spec
         self._what = spec.label
         self._made_for: Callable[[], Pool | None] = no_pool
-        self._version = -1
+        self._version = self._version_known = -1
+        self._is_replicated = False
         self._entries: dict[SharedVariable, LedgerEntry] = {}
         self.entries: list[LedgerEntry] = []
         self._streams: list[LedgerEntry] = []
@@ -77,26 +78,43 @@ class PlacementCheck:
         """The variables that the function reads or updates."""
         return self._spec.shared_variables()
 
+    @property
+    def is_replicated(self) -> bool:
+        """Whether all variables are, so that the master has all that a call reads."""
+        self._follow()
+        if self._version_known != SESSION.ledger.version:
+            self._is_replicated = all(
+                entry.is_set or entry.holding.kind == "replicated"
+                for entry in self.entries
+            )
+            self._version_known = SESSION.ledger.version
+        return self._is_replicated
+
     def check(self) -> tuple[SharedVariable, ...]:
         """Give ranks what the script has set; raise if they hold what does not fit.
 
         Return what was scattered, and is read as if it were equal on all ranks.
         """
-        ledger = SESSION.ledger
-        if not SESSION.is_of(self._made_for):
-            found = ledger.entries(self.variables)
-            self._entries = dict(zip(self.variables, found, strict=True))
-            self.entries = found
-            known = self._entries.items()
-            self._streams = [entry for var, entry in known if is_stream(var)]
-            self._made_for, self._version = weakref.ref(SESSION.pool), -1
+        self._follow()
         if changed := set_among(self.entries):
             master_bring([v for v, entry in self._entries.items() if entry in changed])
+        ledger = SESSION.ledger
         if ledger.version != self._version:
             self._parts = self._examine()
             self._made = None
             self._version = ledger.version
         return self._parts
+
+    def _follow(self) -> None:
+        """Find the variables in the present session's ledger."""
+        if SESSION.is_of(self._made_for):
+            return
+        self.entries = SESSION.ledger.entries(self.variables)
+        self._entries = dict(zip(self.variables, self.entries, strict=True))
+        known = self._entries.items()
+        self._streams = [entry for var, entry in known if is_stream(var)]
+        self._made_for = weakref.ref(SESSION.pool)
+        self._version = self._version_known = -1
 
     def check_parts(self, bounds: Sequence[int]) -> None:
         """Raise unless the inputs' rows are cut as the parts of variables are."""
@@ -165,30 +183,18 @@ class PlacementCheck:
             entry.see()
         see_converted(self.entries)
 
-    def in_master(
-        self,
-        run: Callable[[Transaction], Result],
-        known: list[LedgerEntry] | None = None,
-    ) -> Result:
+    def in_master(self, run: Callable[[Transaction], Result]) -> Result:
         """Run the function in the master alone; what fails in it is undone.
 
-        Parameters
-        ----------
-        run : callable
-            Begins a call of the transaction, and stores by it what it updates.
-        known : list of LedgerEntry, optional
-            Of the variables, if they are known to be equal on all ranks.
+        What is run begins a call of the transaction, and stores by that what it
+        updates.
 
         Raises
         ------
         SplitError
             If the master has a part only of what it reads.
         """
-        transaction = Transaction()
-        if known is None:
-            unset = self._unset_in_master()
-        else:
-            unset = [entry for entry in known if not entry.is_set]
+        transaction, unset = Transaction(), self._unset_in_master()
 
         def undo() -> None:
             transaction.undo_to(0, 0)
@@ -218,15 +224,16 @@ class PlacementCheck:
         """Return what of the variables the ranks know; raise if the master does not."""
         if SESSION.state != "running":
             return []
-        ledger = SESSION.ledger
-        for var in self._taken if SESSION.size > 1 else ():
-            if ledger.of(var).kind == "sharded":
-                raise SplitError(
-                    f"{self._what}, run in the master alone, takes all of {var}, and it"
-                    f" is {ledger.of(var)}. Gather it by synk.all_gather before"
-                )
-        entries = ledger.entries(self.variables)
-        return [entry for entry in entries if not entry.is_set]
+        if not self.is_replicated:
+            ledger = SESSION.ledger
+            for var in self._taken if SESSION.size > 1 else ():
+                if ledger.of(var).kind == "sharded":
+                    raise SplitError(
+                        f"{self._what}, run in the master alone, takes all of {var},"
+                        f" and it is {ledger.of(var)}. Gather it by synk.all_gather"
+                        " before"
+                    )
+        return [entry for entry in self.entries if not entry.is_set]
 
     def facts(self) -> list[Held]:
         """Return how the variables are held, for an explanation."""

@@ -32,8 +32,8 @@ from ..choice.engine import (
 )
 from ..choice.plan import (
     KEPT_FROM,
-    Facts,
     Plan,
+    PlanFacts,
     Predicted,
     are_kept,
     block_of,
@@ -42,7 +42,7 @@ from ..choice.plan import (
     predict,
     why_in_one_go,
 )
-from ..choice.work import Sizes, Work, nbytes_of, work_of
+from ..choice.work import KnownShapes, Work, nbytes_of, work_of
 from ..compiler.spec import FunctionSpec
 from ..engines import described
 from ..memory.partition import cuts
@@ -54,7 +54,7 @@ from ..report.bits import check_bits
 from ..report.facts import PlanTimes
 from ..user_frames import callers_level
 from ..variables.data import Data
-from .arguments import Given, Rows
+from .arguments import CallRows, CallValues
 
 MANY_LENGTHS = 10
 """Numbers of rows for each of which JAX compiles, at which a word is said."""
@@ -72,7 +72,7 @@ class Planned(NamedTuple):
         how = mine.engine, mine.is_alone, mine.block
         return how == (theirs.engine, theirs.is_alone, theirs.block)
 
-    def cut(self, rows: Rows) -> Rows:
+    def cut(self, rows: CallRows) -> CallRows:
         """Return rows cut between the ranks at blocks, where the plan has them."""
         if not rows.total:
             return rows
@@ -106,7 +106,7 @@ class Plans:
         self._as_made = self.last.replicas
         self._made: dict[str, Replicas] = {}
         self._planned: dict[int, Planned] = {}
-        self._found: dict[int, Sizes] = {}
+        self._found: dict[int, KnownShapes] = {}
         self._kept: dict[tuple, tuple[int, ...]] = {}
         self._lengths: set[int] = set()
         self._failed: set[str | None] = set()
@@ -194,10 +194,10 @@ class Plans:
         programs: Programs,
         kind: CallKind,
         subset: Subset,
-        given: Given,
-        rows: Rows,
+        given: CallValues,
+        rows: CallRows,
         block: int,
-    ) -> tuple[CallKind, Rows]:
+    ) -> tuple[CallKind, CallRows]:
         """Return how a call is run, and its rows as ranks are told them.
 
         An optimizer or a sampler calls a likelihood with the same data over and over.
@@ -222,7 +222,7 @@ class Plans:
         kind: CallKind,
         subset: Subset,
         rows: int,
-        given: Given,
+        given: CallValues,
     ) -> tuple[CallKind, tuple[int, ...]]:
         """Return how a call is run that keeps terms, and of which inputs these are.
 
@@ -269,16 +269,16 @@ class Plans:
         if not (engines := self._engines()):
             return self._with_replicas(Plan(engine_asked_for(self._spec)))
         kind, ranks = self._kind, SESSION.size
-        facts = Facts(engines, kind, False, False, 0, 0, None, None, ranks, ranks)
+        facts = PlanFacts(engines, kind, False, False, 0, 0, None, None, ranks, ranks)
         return self._with_replicas(choose(facts))
 
-    def facts(self, rows: int, arrays: Sequence[Any]) -> Facts:
+    def facts(self, rows: int, arrays: Sequence[Any]) -> PlanFacts:
         """Return what the plans of calls of about so many rows follow from."""
         spec = self._spec
         about, sizes, work = self._standing_for(rows, arrays)
         nbytes = nbytes_of(spec.inputs, sizes)
         place = SESSION.context.place
-        return Facts(
+        return PlanFacts(
             engines=self._engines(),
             kind=self._kind,
             is_of_data=not (spec.bcast_inputs or spec.shared_variables()),
@@ -294,7 +294,7 @@ class Plans:
 
     def _standing_for(
         self, rows: int, arrays: Sequence[Any]
-    ) -> tuple[int, Sizes, Work | None]:
+    ) -> tuple[int, KnownShapes, Work | None]:
         """Return the number of rows that stands for all that have the same plan.
 
         That is these rows themselves where others do not fit the function's other
@@ -307,7 +307,7 @@ class Plans:
                 break
         return about, sizes, work
 
-    def _sizes(self, rows: int, arrays: Sequence[Any]) -> Sizes:
+    def _sizes(self, rows: int, arrays: Sequence[Any]) -> KnownShapes:
         """Return the shapes in the graph, for so many rows."""
         if rows not in self._found:
             spec, n = self._spec, len(self._spec.inputs)
@@ -318,7 +318,7 @@ class Plans:
             for i, var in spec.call.none_of.items():
                 known[var] = 0, *shapes[i][1:]
             known.update(zip(spec.bcast_inputs, shapes[n:], strict=True))
-            self._found = {rows: Sizes(known)}
+            self._found = {rows: KnownShapes(known)}
         return self._found[rows]
 
     def possible(self, rows: int, arrays: Sequence[Any]) -> list[Planned]:

@@ -101,8 +101,7 @@ class Rounding:
         if self._compiled is None:
             self._compiled = self._compile()
         self._digits.unit, self._factors.unit = unit, of_products
-        results = self._compiled(*map(self._digits.changed, self._arguments))
-        return list(map(np.array, results))  # PyTensor writes to their memory again
+        return list(self._compiled(*map(self._digits.changed, self._arguments)))
 
     def _compile(self) -> Callable[..., list]:
         graph: Any = FunctionGraph(outputs=self._outputs, clone=True, copy_inputs=False)
@@ -155,7 +154,8 @@ class ChangeDigits(Op):
 
     def perform(self, node: Apply, inputs: Sequence, output_storage: Sequence) -> None:
         """Compute it."""
-        output_storage[0][0] = np.asarray(self.digits.changed(inputs[0]))
+        # A copy where nothing changes: PyTensor may write to the input's memory.
+        output_storage[0][0] = np.array(self.digits.changed(inputs[0]))
 
 
 def change(one: Any, other: Any) -> float:

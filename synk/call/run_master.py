@@ -27,8 +27,8 @@ from ..ranks.session import SESSION
 from ..times.timing import COMMON, COMPUTE, NODES, REDUCE, ROWS, WAIT
 from ..variables.data import Data, any_partial
 from .arguments import (
-    Rows,
-    Source,
+    CallRows,
+    InputSource,
     check_num_slices,
     check_shared_rows,
     describe_selection,
@@ -38,7 +38,7 @@ from .arguments import (
 from .bound import How
 from .placement_check import PlacementCheck
 from .plans import Planned
-from .run_worker import Call, PhaseTimer, Spent, combine_runs, stacked, worker_run
+from .run_worker import PhaseTimer, RunCall, Spent, combine_runs, stacked, worker_run
 from .variant import Variant
 
 AT_ONCE = 64
@@ -86,7 +86,7 @@ class RunTimes:
         self.calls += other.calls
 
 
-class Run:
+class FunctionRun:
     """A run: arguments checked once, batches one by one.
 
     Parameters
@@ -136,7 +136,7 @@ class Run:
         variant = self._variant
         made: list[list] = [[] for _ in self._wanted.subset]
         with _count_calls(progress, batches) as report:
-            if report is not None and not isinstance(report, Bar):
+            if report is not None and not isinstance(report, ProgressBar):
                 report = _watched(report, variant.placement.entries)
             for some in _in_launches(batches, variant.placement):
                 calls = [self._call(batch) for batch in some]
@@ -152,18 +152,18 @@ class Run:
                         of_output.extend(more)
         return self._wanted.arrange([stacked(of_output) for of_output in made])
 
-    def _call(self, batch: Any) -> Call:
+    def _call(self, batch: Any) -> RunCall:
         """Check one batch: of the scattered inputs or, without any, of shared rows."""
         spec, size = self._variant.spec, SESSION.size
         if spec.inputs:
             selection = select(batch, self._length)
-            return Call(selection, cuts(count(selection), size), self._batch_s)
+            return RunCall(selection, cuts(count(selection), size), self._batch_s)
         batch_s = self._batch_s
         if batch is not None:
             batch_s = check_shared_rows(batch, spec.sliceable, size)
-        return Call(slice(0, 0), [0] * (size + 1), batch_s)
+        return RunCall(slice(0, 0), [0] * (size + 1), batch_s)
 
-    def _by_plans(self, calls: list[Call], report: Any) -> Iterator[list]:
+    def _by_plans(self, calls: list[RunCall], report: Any) -> Iterator[list]:
         """Launch at once what calls one after the other have the same plan."""
         variant, arrays = self._variant, self._given.arrays
         plans = variant.plans
@@ -198,7 +198,7 @@ class Run:
         return planned.is_alike(other) and self._kind(other, rows) == kind
 
     def _on_ranks(
-        self, planned: Planned, calls: list[Call], report: Any
+        self, planned: Planned, calls: list[RunCall], report: Any
     ) -> tuple[list, float]:
         """Make several calls in one launch, on all ranks or on none.
 
@@ -222,7 +222,7 @@ class Run:
             programs = replicas.prepare(kind, subset)
             if any(0 in part_lengths(of_call) for of_call in bounds if of_call[-1]):
                 replicas.prepare("idle", subset)
-            if isinstance(report, Bar) and not programs.times.is_fresh:
+            if isinstance(report, ProgressBar) and not programs.times.is_fresh:
                 report.show()
             with placement.launch(programs.streams(kind), bounds) as launched:
                 block = programs.block(subset, plan.block)
@@ -250,13 +250,13 @@ class Run:
             return kind  # nothing is kept from one batch to the next
         return self._variant.plans.keeping(programs, kind, subset, rows, self._given)[0]
 
-    def _own(self, calls: list[Call]) -> tuple[list, list, list]:
+    def _own(self, calls: list[RunCall]) -> tuple[list, list, list]:
         """Return calls, sources and broadcast inputs as they are for the master."""
         _, arrays, constants = self._given
-        sources = [tuple(Source(array, 0, False)) for array in arrays]
+        sources = [tuple(InputSource(array, 0, False)) for array in arrays]
         return calls, sources, constants
 
-    def _described(self, calls: list[Call]) -> tuple[list, list, list]:
+    def _described(self, calls: list[RunCall]) -> tuple[list, list, list]:
         """Describe calls, sources and broadcast inputs to ranks 1 and up.
 
         `Data` is described where it lies; other arrays are copied to the stage.
@@ -277,11 +277,11 @@ class Run:
             for call in calls
         ]
         n = len(self._given.sources)
-        sources = [tuple(Source(window, 0, False)) for window in windows[:n]]
+        sources = [tuple(InputSource(window, 0, False)) for window in windows[:n]]
         return described, sources, windows[n:]
 
     def _alone(
-        self, planned: Planned, calls: list[Call], report: Any
+        self, planned: Planned, calls: list[RunCall], report: Any
     ) -> tuple[list, float]:
         """Make several calls in rank 0, up to one that fails; see `_on_ranks`."""
         alone, subset = self._variant.alone, self._wanted.subset
@@ -289,7 +289,7 @@ class Run:
         made: list[list] = [[] for _ in subset]
         timer = PhaseTimer(alone.times)
         for call in calls:
-            rows = Rows(call.selection, call.bounds, sources)
+            rows = CallRows(call.selection, call.bounds, sources)
             results = alone.call(planned, rows, self._given, subset)
             for of_output, value in zip(made, results, strict=True):
                 of_output.append(value)
@@ -378,14 +378,14 @@ def _count_calls(
         yield lambda: progress(next(numbers))
     elif progress:
         with contextlib.closing(
-            Bar(len(batches) if isinstance(batches, Sized) else None)
+            ProgressBar(len(batches) if isinstance(batches, Sized) else None)
         ) as bar:
             yield bar
     else:
         yield None
 
 
-class Bar:
+class ProgressBar:
     """A progress bar that begins when everything has been compiled.
 
     Its rate would be far too low otherwise, and the time left far too long.

@@ -29,7 +29,7 @@ from .call_worker import RankShare
 from .outputs import IN_FIRST, combine_outputs
 
 
-class Call(NamedTuple):
+class RunCall(NamedTuple):
     """One call of a run: its rows, their cut into parts, and `batch_s`.
 
     To ranks 1 and up a slice travels as (start, stop), an index array as a window. On
@@ -124,7 +124,7 @@ def worker_run(
     worker = None if workers is None else context.workers[workers]
     of_node = worker is not None and worker.is_node
 
-    def share_of(call: Call) -> RankShare:
+    def share_of(call: RunCall) -> RankShare:
         rows = call.selection, call.bounds, call.sources or sources
         share = RankShare(context, (what, rows, (), call.batch_s, ()), of_node)
         share.task.constants = constants
@@ -180,7 +180,7 @@ class _Made:
         self.rows_by_call: list[list[int]] = []
         self.timer = PhaseTimer(programs.times)
 
-    def add(self, share: RankShare, outputs: list | None, call: Call) -> None:
+    def add(self, share: RankShare, outputs: list | None, call: RunCall) -> None:
         """Add a call's outputs, those that the master needs."""
         # Where machines make calls of their own, the rows of other machines, too.
         by_rank = part_lengths(call.bounds) if self._of_node else share.by_rank

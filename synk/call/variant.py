@@ -16,7 +16,7 @@ from pytensor.graph.basic import Variable
 from pytensor.graph.traversal import graph_inputs
 
 from ..choice.plan import Predicted
-from ..choice.work import Sizes
+from ..choice.work import KnownShapes
 from ..compiler.spec import FunctionSpec
 from ..errors import SplitError
 from ..ranks.session import SESSION
@@ -55,7 +55,7 @@ class Variant:
         SESSION.enter()
         if self.spec.refused is not None and SESSION.size > 1:
             raise SplitError(self.spec.refused)
-        if self.alone.was_last and self.alone.is_possible:
+        if self.alone.was_last and self.placement.is_replicated:
             return ()  # the ranks need not be given yet what was made alone
         return self.placement.check()
 
@@ -76,7 +76,9 @@ class Variant:
     ) -> tuple[Planned, bool]:
         """Return what makes the next call, and whether rank 0 does so alone."""
         planned = self.plans.of(rows, arrays)
-        is_alone = planned.plan.is_alone and may_be_alone and self.alone.is_possible
+        is_alone = (
+            planned.plan.is_alone and may_be_alone and self.placement.is_replicated
+        )
         if is_alone is not self.alone.was_last:
             self.alone.change(is_alone)
         return planned, is_alone
@@ -116,10 +118,10 @@ class Groups:
         for var in self._of_rows & shapes.keys():
             shapes[var] = 1, *shapes[var][1:]
         if shapes != self._asked:
-            self._asked, self._are_filled = shapes, self._asks(Sizes(shapes))
+            self._asked, self._are_filled = shapes, self._asks(KnownShapes(shapes))
         return self._are_filled
 
-    def _asks(self, sizes: Sizes) -> bool:
+    def _asks(self, sizes: KnownShapes) -> bool:
         for elements, group in self._filled:
             try:
                 many, of_each = sizes.number(elements), sizes.number(group)

@@ -98,7 +98,7 @@ UNEVEN = 1.05
 
 
 @dataclass(frozen=True)
-class Facts:
+class PlanFacts:
     """What a plan follows from.
 
     Attributes
@@ -174,7 +174,7 @@ class Plan:
         return ": ".join(part for part in (self.name, self.why) if part)
 
 
-def choose(facts: Facts) -> Plan:
+def choose(facts: PlanFacts) -> Plan:
     """Return the plan of a function's calls."""
     engine, why = _engine(facts)
     block = block_of(facts, engine)
@@ -194,7 +194,7 @@ def choose(facts: Facts) -> Plan:
     return replace(plan, is_alone=is_alone, why=f"{why}; {who}: {predicted}")
 
 
-def plans_of(facts: Facts) -> list[Plan]:
+def plans_of(facts: PlanFacts) -> list[Plan]:
     """Return all plans that are possible, that of the rules first."""
     found = [choose(facts)]
     for engine in facts.engines:
@@ -208,7 +208,7 @@ def plans_of(facts: Facts) -> list[Plan]:
     return [known[name] for name in dict.fromkeys(plan.name for plan in found)]
 
 
-def _engine(facts: Facts) -> tuple[str | None, str]:
+def _engine(facts: PlanFacts) -> tuple[str | None, str]:
     engines = facts.engines
     if not engines:
         return None, ""
@@ -229,7 +229,7 @@ def _is_short(work: Work | None) -> bool:
     return work is not None and work.products + work.elements + work.common < SHORT
 
 
-def block_of(facts: Facts, engine: str | None) -> int:
+def block_of(facts: PlanFacts, engine: str | None) -> int:
     """Return the rows of a block, 0 where values are not combined by blocks.
 
     A power of two, which follows from the rows of a call and what they are, and not
@@ -253,7 +253,7 @@ def block_of(facts: Facts, engine: str | None) -> int:
     return max(at_most, _power(dear / seconds * rows))
 
 
-def why_in_one_go(facts: Facts, engine: str | None) -> str:
+def why_in_one_go(facts: PlanFacts, engine: str | None) -> str:
     """Say why there are no blocks; nothing if there are."""
     if engine != "numba":
         return f"{engine or 'this mode'} goes through all rows of a rank at once"
@@ -281,7 +281,7 @@ def are_kept(rows: int, row_bytes: int, kept: int | None) -> bool:
     return kept <= max(FEW_KEPT, rows * row_bytes)
 
 
-def together_and_alone(facts: Facts, engine: str | None) -> tuple[float, float]:
+def together_and_alone(facts: PlanFacts, engine: str | None) -> tuple[float, float]:
     """Return the seconds that a call is predicted to take all ranks, and rank 0 alone.
 
     A rank computes its part of what is of rows, in whole blocks if it goes by these;
@@ -328,7 +328,7 @@ class Predicted:
     by_pytensor: float
 
 
-def predict(facts: Facts) -> Predicted | None:
+def predict(facts: PlanFacts) -> Predicted | None:
     """Return the seconds of a call, or None if they do not follow."""
     work = facts.work
     if work is None:

@@ -113,7 +113,7 @@ class Work:
 
 
 def work_of(
-    graph: Sequence[Variable], rows: Iterable[Variable], sizes: Sizes
+    graph: Sequence[Variable], rows: Iterable[Variable], sizes: KnownShapes
 ) -> Work | None:
     """Return what a call computes, or None if that does not follow from its graph.
 
@@ -168,13 +168,13 @@ def work_of(
     return Work(*how, factors)
 
 
-def nbytes_of(variables: Iterable[Variable], sizes: Sizes) -> int | None:
+def nbytes_of(variables: Iterable[Variable], sizes: KnownShapes) -> int | None:
     """Return the bytes of some values together, or None if they do not follow."""
     found = [_nbytes(sizes, var) for var in variables]
     return None if None in found else sum(size or 0 for size in found)
 
 
-def _nbytes(sizes: Sizes, var: Any) -> int | None:
+def _nbytes(sizes: KnownShapes, var: Any) -> int | None:
     shape = sizes.shape(var)
     if shape is None or not hasattr(var.type, "numpy_dtype"):
         return None
@@ -185,7 +185,7 @@ def _itemsize(var: Any) -> int:
     return int(var.type.numpy_dtype.itemsize)
 
 
-def _seconds(node: Apply, sizes: Sizes) -> tuple[float, float] | None:
+def _seconds(node: Apply, sizes: KnownShapes) -> tuple[float, float] | None:
     """Return the seconds of a node in products, and otherwise; None if unknown."""
     op: Any = node.op
     if isinstance(op, _NOTHING) or is_collective(node):
@@ -229,7 +229,7 @@ def _seconds(node: Apply, sizes: Sizes) -> tuple[float, float] | None:
     return None
 
 
-def _dear(node: Apply, sizes: Sizes) -> float:
+def _dear(node: Apply, sizes: KnownShapes) -> float:
     """Return the seconds of a node in functions as ``exp``."""
     if not isinstance(node.op, Elemwise) or _of_one(node) < DEAR:
         return 0.0
@@ -249,7 +249,7 @@ def _is_constant(var: Variable) -> bool:
     return all(isinstance(leaf, Constant) for leaf in graph_inputs([var]))
 
 
-def _size(sizes: Sizes, var: Variable) -> int | None:
+def _size(sizes: KnownShapes, var: Variable) -> int | None:
     """Return how many elements a value has; what is no tensor counts as none."""
     if not hasattr(var.type, "shape"):
         return 0
@@ -266,7 +266,7 @@ def _of_element(op: ScalarOp) -> float:
     return DEAREST if isinstance(op, _DEAREST) else DEAR
 
 
-def _product(node: Apply, sizes: Sizes) -> tuple[float, float]:
+def _product(node: Apply, sizes: KnownShapes) -> tuple[float, float]:
     """Return the seconds of a product of matrices, or of one by a vector."""
     left, right = (sizes.shape(var) or () for var in node.inputs)
     (made,) = (sizes.shape(var) or () for var in node.outputs)
@@ -277,7 +277,7 @@ def _product(node: Apply, sizes: Sizes) -> tuple[float, float]:
     return 2 * math.prod(made) * inner * FLOP.get(size, FLOP[8]), 0.0
 
 
-def _convolution(node: Apply, sizes: Sizes) -> float:
+def _convolution(node: Apply, sizes: KnownShapes) -> float:
     """Return the seconds of a convolution or one of its adjoints.
 
     All of them go through the same pairs: of an output and what a filter sees for it.
@@ -288,7 +288,7 @@ def _convolution(node: Apply, sizes: Sizes) -> float:
     return flops * FLOP.get(_itemsize(node.outputs[0]), FLOP[8])
 
 
-def _inner(node: Apply, sizes: Sizes) -> tuple[float, float] | None:
+def _inner(node: Apply, sizes: KnownShapes) -> tuple[float, float] | None:
     """Return the seconds of a graph within a node, of all of its steps."""
     op: Any = node.op
     steps, shapes = 1, [sizes.shape(var) for var in node.inputs]
@@ -301,7 +301,7 @@ def _inner(node: Apply, sizes: Sizes) -> tuple[float, float] | None:
     else:
         given = dict(zip(op.inner_inputs, shapes, strict=True))
     known = {var: shape for var, shape in given.items() if shape is not None}
-    inside = Sizes(known)
+    inside = KnownShapes(known)
     products = elements = 0.0
     for inner in io_toposort([], op.inner_outputs):
         seconds = _seconds(inner, inside)
@@ -329,7 +329,7 @@ def _of_step(op: Any, shapes: Sequence[Any]) -> dict[Variable, Any]:
 # -- shapes
 
 
-class Sizes:
+class KnownShapes:
     """The shapes in graphs whose inputs have the given ones.
 
     Shared variables have those of their values.

@@ -46,7 +46,7 @@ from ..reduce_tree import (
 )
 
 
-class Call(Protocol):
+class CallInBlocks(Protocol):
     """What is needed of one rank's part in a call: see `one_call`."""
 
     rows: list[Any]
@@ -70,7 +70,7 @@ class Take(NamedTuple):
     way: Way
 
 
-class InBlocks:
+class PartInBlocks:
     """How a stage's part goes in blocks.
 
     Parameters
@@ -120,7 +120,7 @@ class InBlocks:
         return self._columns[key]
 
 
-class Made(NamedTuple):
+class BlocksMade(NamedTuple):
     """What the blocks of a rank have made.
 
     Attributes
@@ -161,7 +161,7 @@ class Blocks:
         self._sums: dict[Variable, ReduceOp | None] = dict(spec.sums)
         if spec.sliceable:
             self._sums = {}
-        self._found: dict[int, InBlocks | None] = {}
+        self._found: dict[int, PartInBlocks | None] = {}
         self._loops: dict[int, Loop | None] = {}
         self._handed: dict[int, dict[Variable, int]] = {}
         self.refused: str | None = None
@@ -179,14 +179,14 @@ class Blocks:
         found = [self.found(each, cut, kept) for each in cut.stages if each.rows]
         return any(way == "stack" for each in found if each for _, way in each.takes)
 
-    def found(self, stage: Stage, cut: Cut, kept: Kept | None) -> InBlocks | None:
+    def found(self, stage: Stage, cut: Cut, kept: Kept | None) -> PartInBlocks | None:
         """Return how a stage's part goes in blocks, or None if it cannot."""
         number = id(stage.merged)
         if number not in self._found:
             self._found[number] = self._find(stage, cut, kept)
         return self._found[number]
 
-    def _find(self, stage: Stage, cut: Cut, kept: Kept | None) -> InBlocks | None:
+    def _find(self, stage: Stage, cut: Cut, kept: Kept | None) -> PartInBlocks | None:
         part = stage.merged
         if part.updates or any(isinstance(v.type, RandomType) for v in part.reads):
             self._refuse("random numbers are drawn for it")
@@ -213,7 +213,7 @@ class Blocks:
                 is_handed = is_tree(way) and use == "reduced"
                 into = handed if is_handed else wired if is_tree(way) else others
                 into[Take(var, way)] = None
-        return InBlocks(handed, wired, others, self._sums)
+        return PartInBlocks(handed, wired, others, self._sums)
 
     def _refuse(self, why: str) -> None:
         """Note why a part cannot go in blocks."""
@@ -272,17 +272,17 @@ class Blocks:
 
     def run(
         self,
-        call: Call,
+        call: CallInBlocks,
         level: int,
         kept: Kept | None,
         size: int,
         tree: BlockCut | None,
-    ) -> Made | None:
+    ) -> BlocksMade | None:
         """Run a stage's part, if it can go in blocks.
 
         Parameters
         ----------
-        call : Call
+        call : CallInBlocks
             Not padded.
         level : int
             Of the stage.
@@ -314,12 +314,12 @@ class Blocks:
 
     def _sorted(
         self,
-        found: InBlocks,
+        found: PartInBlocks,
         made: Looped,
         local: BlockCut,
         tree: BlockCut | None,
         level: int,
-    ) -> Made:
+    ) -> BlocksMade:
         """Tell apart what others get and what is this rank's."""
         entries, shapes, results = made
         columns, wired, every = found.columns(shapes)
@@ -338,10 +338,10 @@ class Blocks:
                 for place, var in enumerate(found.wired):
                     key = "tree", level
                     outputs[var] = TreeOutput(key, subtrees, tree, place)
-        return Made(handed, outputs, values, by_block)
+        return BlocksMade(handed, outputs, values, by_block)
 
     def _loop(
-        self, call: Call, part: Part, found: InBlocks, kept: Kept | None
+        self, call: CallInBlocks, part: Part, found: PartInBlocks, kept: Kept | None
     ) -> Loop | None:
         """Return what runs a part in a compiled loop, if there can be one."""
         if id(part) not in self._loops:
@@ -363,9 +363,9 @@ class Blocks:
 
     def _one_by_one(
         self,
-        call: Call,
+        call: CallInBlocks,
         part: Part,
-        found: InBlocks,
+        found: PartInBlocks,
         kept: Kept | None,
         size: int,
         first: int,
@@ -398,7 +398,7 @@ def _op_of(way: Way) -> Any:
     return "gather" if way == "rows" else way
 
 
-def kept_in_blocks(call: Call, kept: Kept, size: int) -> list[np.ndarray]:
+def kept_in_blocks(call: CallInBlocks, kept: Kept, size: int) -> list[np.ndarray]:
     """Return the terms of the data alone, computed in blocks as all else is.
 
     What has no entry for each row has one for each block.
@@ -413,7 +413,7 @@ def kept_in_blocks(call: Call, kept: Kept, size: int) -> list[np.ndarray]:
     ]
 
 
-def _cut_of(part: Part, call: Call, kept: Kept | None) -> list[CutBy]:
+def _cut_of(part: Part, call: CallInBlocks, kept: Kept | None) -> list[CutBy]:
     """Return what of that which a part receives goes to a block."""
     spec = call.programs.spec
     by_row = {*row_by_row(part.receives, spec.inputs), *(spec.apart or ())}
@@ -426,7 +426,7 @@ def _cut_of(part: Part, call: Call, kept: Kept | None) -> list[CutBy]:
 
 
 def _each_block(
-    call: Call, size: int, receives: Sequence[Variable], cuts: Sequence[CutBy]
+    call: CallInBlocks, size: int, receives: Sequence[Variable], cuts: Sequence[CutBy]
 ) -> Iterator[tuple[int, int]]:
     """Have a call compute on one block after the other.
 

@@ -22,7 +22,7 @@ from ..reduce_ops import ReduceOp
 from ..reduce_tree import BlockCut, Subtrees, TreeOutput
 from ..times.timing import COMMON, UNCOUNTED, Times
 from ..workers.recorder import COMPUTING, STAGE, STORING
-from .blocks import Made
+from .blocks import BlocksMade
 from .padding import UNPADDED, PaddedSize
 from .programs import CallKind, Programs, Subset
 from .transaction import Transaction
@@ -97,7 +97,7 @@ class Task:
     times: Times = UNCOUNTED
 
 
-class Call:
+class RankCall:
     """One rank's part in one call: the values that travel between parts."""
 
     def __init__(self, task: Task, kind: CallKind) -> None:
@@ -115,7 +115,7 @@ class Call:
         self._handed: Subtrees | None = None
         self._in_trees: dict[Variable, TreeOutput] = {}
 
-    def take(self, made: Made) -> None:
+    def take(self, made: BlocksMade) -> None:
         """Take what blocks have made of a stage."""
         self._handed = made.handed
         self._in_trees.update(made.outputs)
@@ -309,7 +309,7 @@ class Call:
         transaction.write(shared, made.index(values), lambda: write(*values))
 
 
-def _rows_among_zeros(call: Call, value: Any) -> np.ndarray:
+def _rows_among_zeros(call: RankCall, value: Any) -> np.ndarray:
     """Return a rank's rows in their place among all ranks', which are zeros."""
     rows, total = np.asarray(value), sum(call.weights)
     if not total:
@@ -321,7 +321,7 @@ def _rows_among_zeros(call: Call, value: Any) -> np.ndarray:
     return out
 
 
-def _values_among_zeros(call: Call, value: Any) -> np.ndarray:
+def _values_among_zeros(call: RankCall, value: Any) -> np.ndarray:
     """Return a rank's values in their place along a first axis.
 
     There is one of each of its blocks or slices, or one.

@@ -27,7 +27,7 @@ from ..memory.partition import count, cuts, part, part_lengths
 from ..reduce_ops import shares
 from ..times.timing import COMMON, COMPUTE, ROWS
 from .blocks import Total, kept_in_blocks
-from .one_call import Call, Task
+from .one_call import RankCall, Task
 from .padding import UNPADDED
 
 
@@ -35,7 +35,7 @@ def run(task: Task) -> list[Any]:
     """Compute outputs and make updates, in one go, in blocks or in slices."""
     if task.kind == "slice":
         return SlicedCall(task, "slice").run()
-    call, programs, times = Call(task, task.kind), task.programs, task.times
+    call, programs, times = RankCall(task, task.kind), task.programs, task.times
     call.padded_size = task.padded_size
     if task.sources:
         call.rows = task.taken or programs.takers.take(task.sources, task.selections)
@@ -60,7 +60,7 @@ def run(task: Task) -> list[Any]:
     return call.finish()
 
 
-def _block(task: Task, call: Call, kept: Kept | None) -> int:
+def _block(task: Task, call: RankCall, kept: Kept | None) -> int:
     """Return the rows of a block; 0 if a rank's rows are gone through in one go."""
     if call.padded_size or not call.rows or len(call.rows[0]) <= task.block:
         return 0 if task.tree is None else task.block
@@ -69,7 +69,7 @@ def _block(task: Task, call: Call, kept: Kept | None) -> int:
     return task.block
 
 
-def _take_kept(task: Task, call: Call, kept: Kept, block: int) -> None:
+def _take_kept(task: Task, call: RankCall, kept: Kept, block: int) -> None:
     """Take what follows from the rows alone, computed as all else is or kept."""
     compute = partial(call.outputs_of, kept, padded=False)
     if block:
@@ -82,7 +82,7 @@ def _take_kept(task: Task, call: Call, kept: Kept, block: int) -> None:
 
 def idle(task: Task) -> None:
     """Take part in a call without rows."""
-    call = Call(task, "idle")
+    call = RankCall(task, "idle")
     # No row enters the common parts.
     call.rows = [
         np.empty((0, *source.shape[1:]), var.type.dtype)
@@ -98,7 +98,7 @@ def idle(task: Task) -> None:
 # -- in slices
 
 
-class SlicedCall(Call):
+class SlicedCall(RankCall):
     """A call whose rows parts run for one slice after the other."""
 
     def run(self) -> list[np.ndarray]:

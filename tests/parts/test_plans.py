@@ -18,8 +18,8 @@ from reference import PY
 import synk
 from synk.call.plans import MANY_LENGTHS, Planned, Plans
 from synk.choice.engine import engines_for, kind_of, may_be_alone
-from synk.choice.plan import ALL, Facts, Plan, choose, plan_groups, plans_of
-from synk.choice.work import CHEAP, DEAR, FLOP, READ, Sizes, Work, work_of
+from synk.choice.plan import ALL, Plan, PlanFacts, choose, plan_groups, plans_of
+from synk.choice.work import CHEAP, DEAR, FLOP, READ, KnownShapes, Work, work_of
 from synk.engines import described
 
 x, y = pt.dmatrix("x"), pt.dvector("y")
@@ -131,7 +131,7 @@ def test_what_is_the_serial_run_may_be_made_by_rank_0_alone():
 LITTLE = Work(1e-6, 1e-6, 0.0, 0.0, 100, 1, 0)
 MUCH = dataclasses.replace(LITTLE, elements=1.0, dear=0.5)
 WIDE = dataclasses.replace(MUCH, widest=512_000_000)
-USUAL = Facts(
+USUAL = PlanFacts(
     engines=("JAX", "numba"),
     kind="vectors",
     is_of_data=False,
@@ -189,7 +189,7 @@ def test_work_is_told_from_the_graph_and_the_shapes():
     w, v = pytensor.shared(np.zeros((50, 40))), pt.dvector("v")
     graph = [pt.exp(x @ w).sum(axis=0), synk.ops.all_reduce(x.T @ y, "sum")]
     graph += [v - 0.1 * graph[1]]
-    work = work_of(graph, [x, y], Sizes({x: (3000, 50), y: (3000,), v: (50,)}))
+    work = work_of(graph, [x, y], KnownShapes({x: (3000, 50), y: (3000,), v: (50,)}))
     assert work.products == pytest.approx(2 * 3000 * 50 * 40 * FLOP[8])
     assert work.dear == pytest.approx(3000 * 40 * DEAR)
     read = 3000 * 50 * 8 * READ
@@ -200,11 +200,11 @@ def test_work_is_told_from_the_graph_and_the_shapes():
     steps, _ = pytensor.scan(
         lambda row, h: pt.tanh(h + row.sum()), sequences=[x], outputs_info=[v]
     )
-    work = work_of([steps[-1].sum()], [x], Sizes({x: (300, 5), v: (50,)}))
+    work = work_of([steps[-1].sum()], [x], KnownShapes({x: (300, 5), v: (50,)}))
     assert work.dear == 0  # of what goes step by step nothing is said
     assert work.elements > 300 * 50 * DEAR
-    assert work_of([pt.sort(y)], [y], Sizes({y: (9,)})) is None
-    assert work_of([pt.exp(y[: k[0]])], [y], Sizes({y: (9,), k: (1,)})) is None
+    assert work_of([pt.sort(y)], [y], KnownShapes({y: (9,)})) is None
+    assert work_of([pt.exp(y[: k[0]])], [y], KnownShapes({y: (9,), k: (1,)})) is None
 
 
 @pytest.mark.skipif(not importlib.util.find_spec("jax"), reason="JAX is missing")

@@ -200,7 +200,7 @@ MOMENTS = {
     "before a barrier": Moment(*_MEETING),
     "between two barriers": Moment(*_MEETING, visits=2),
     "between stages": Moment(
-        "programs/one_call.py", "Call.reduce", "step", event="return"
+        "programs/one_call.py", "RankCall.reduce", "step", event="return"
     ),
     "storing an update": Moment("programs/transaction.py", "Transaction.store", "step"),
     "writing its result": Moment("memory/arena.py", "Arena.put", "scores"),
