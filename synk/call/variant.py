@@ -99,10 +99,11 @@ class Groups:
         roots = set(graph_inputs([size for sizes in spec.filled for size in sizes]))
         inputs = [*spec.inputs, *spec.bcast_inputs]
         self._inputs = [(i, var) for i, var in enumerate(inputs) if var in roots]
-        shared = {var: var for var in roots if isinstance(var, SharedVariable)}
-        stand_ins = dict(zip(spec.stand_ins, spec.sliceable, strict=True))
-        shared.update({var: stand_ins[var] for var in roots if var in stand_ins})
-        self._shared: dict[Variable, SharedVariable] = shared
+        stand_ins = zip(spec.stand_ins, spec.sliceable, strict=True)
+        self._shared: dict[Variable, SharedVariable] = {
+            **{var: var for var in roots if isinstance(var, SharedVariable)},
+            **{stand_in: var for stand_in, var in stand_ins if stand_in in roots},
+        }
         self._of_rows = {*spec.inputs, *spec.stand_ins}
         self._asked: dict[Variable, tuple[int, ...]] = {}
         self._are_filled = True

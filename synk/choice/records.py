@@ -111,7 +111,7 @@ def find(key: str, function: str) -> Record | None:
     """
     entry = _read(_path(key)).get(key)
     record = _record(entry)
-    if record is None or record.here:
+    if entry is None or record is None or record.here:
         return record
     differs = [
         f"{name} {entry['made_by'].get(name)}, and it is {value}"
