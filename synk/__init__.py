@@ -1,6 +1,6 @@
 """synk: Theano functions, data-parallel on every core, from a serial script."""
 
-from . import callbacks, files, nn, ops, pymc, rules, updates
+from . import callbacks, files, finders, nn, ops, pymc, rules, updates
 from .call.function import Function
 from .call.make import function
 from .call.tune import tune
@@ -24,7 +24,6 @@ from .errors import (
     SynkError,
     WorkerDied,
 )
-from .finders import pkg_resources_names, theano_names
 from .ops import grad
 from .ranks.forking import (
     close,
@@ -64,8 +63,7 @@ from .variables.one_rank import (
     state,
 )
 
-theano_names.register()
-pkg_resources_names.register()
+finders.register()
 
 __version__ = "0.1.0"
 

@@ -59,13 +59,7 @@ def find_class(modelfile: str, modelclass: str) -> Callable[[dict], Any]:
 
 
 def check(model: Any) -> None:
-    """Raise unless a model has all that rules call.
-
-    Raises
-    ------
-    TypeError
-        Names all that is missing, or what is not as it should be.
-    """
+    """Raise unless a model has all that rules call; say all that is missing."""
     missing = [
         *(name for name in VALUES if _get(model, name) is _MISSING),
         *(f"{name}()" for name in FUNCTIONS if not callable(_get(model, name))),
@@ -92,13 +86,20 @@ def compile_functions(model: Any) -> None:
     It may take nothing, `sync_type` with or without a default, or any one argument.
     """
     method = model.compile_iter_fns
-    parameters = inspect.signature(method).parameters.values()
-    if any(_takes(p, "sync_type") for p in parameters):
+    if _takes(method, sync_type=WHOLE_STEP):
         method(sync_type=WHOLE_STEP)
-    elif any(_is_required(p) for p in parameters):
-        method(WHOLE_STEP)
-    else:
+    elif _takes(method):
         method()
+    else:
+        method(WHOLE_STEP)
+
+
+def _takes(method: Callable, **arguments: str) -> bool:
+    try:
+        inspect.signature(method).bind(**arguments)
+    except TypeError:
+        return False
+    return True
 
 
 @contextlib.contextmanager
@@ -138,21 +139,6 @@ def _differ(variables: Sequence, before: Sequence) -> bool:
         for now, then in zip(_values(variables), before, strict=True)
         if now is not None
     )
-
-
-def _takes(parameter: inspect.Parameter, name: str) -> bool:
-    """Tell whether an argument of that name goes there."""
-    if parameter.kind is parameter.VAR_KEYWORD:
-        return True
-    return parameter.name == name and parameter.kind in (
-        parameter.POSITIONAL_OR_KEYWORD,
-        parameter.KEYWORD_ONLY,
-    )
-
-
-def _is_required(parameter: inspect.Parameter) -> bool:
-    positional = parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD
-    return parameter.default is parameter.empty and parameter.kind in positional
 
 
 def _get(model: Any, name: str) -> Any:

@@ -15,15 +15,9 @@ _NAME = re.compile(r"(cpu|cuda|gpu)(\d*)")
 
 
 class Places(NamedTuple):
-    """Where ranks are to run.
+    """Where ranks are to run: `devices` as `synk.fork` takes them.
 
-    Attributes
-    ----------
-    n : int
-    devices : "cpu", "cuda" or list of int
-        As `synk.fork` takes them.
-    cores : list of int
-        Which of the usable cores; empty for all of them.
+    `cores` says which of the usable cores; none for all of them.
     """
 
     n: int
@@ -56,13 +50,7 @@ class Places(NamedTuple):
 
 
 def parse(devices: Sequence[str]) -> Places:
-    """Return what the names of devices stand for.
-
-    Raises
-    ------
-    TypeError, ValueError
-        If one of them is none, or they are of both kinds.
-    """
+    """Return what the names of devices stand for."""
     if isinstance(devices, str) or not all(isinstance(name, str) for name in devices):
         raise TypeError(
             f"devices must be a list of names, as ['cpu0', 'cpu1'], got {devices!r}"

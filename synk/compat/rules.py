@@ -23,8 +23,8 @@ from .recorder import Recorder
 from .worker import (
     WORDS_NBYTES,
     Facts,
+    ModelSpec,
     ModelWorker,
-    Told,
     shared_words,
     worker_adjust,
     worker_adopt,
@@ -119,14 +119,14 @@ class ModelRule:
         places, modelfile, modelclass = self._asked
         rule = self._rule(places.n)
         drawn = np.random.get_state(), random.getstate()
-        told = Told(
+        spec = ModelSpec(
             *(modelfile, modelclass, self._divides),
             *(self.print_freq, self.verbose, drawn),
         )
         with places.session():
             context = SESSION.context
             try:
-                self._train(rule, told)
+                self._train(rule, spec)
             except BaseException as error:
                 try:
                     _clean_up(context)
@@ -141,9 +141,9 @@ class ModelRule:
         """Return how `n` workers exchange parameters."""
         raise NotImplementedError
 
-    def _train(self, rule: rules.Rule, told: Told) -> None:
+    def _train(self, rule: rules.Rule, spec: ModelSpec) -> None:
         SESSION.check_one_node("training by a rule")
-        check_equal(SESSION.run(worker_build, told))
+        check_equal(SESSION.run(worker_build, spec))
         mine: ModelWorker = SESSION.context.model
         self.model, self.recorder = mine.model, mine.recorder
         segment = Segment(WORDS_NBYTES)

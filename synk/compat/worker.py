@@ -20,18 +20,11 @@ from .recorder import Recorder
 _LOCK, _DRAWN = 0, 1  # words that all ranks share
 
 
-class Told(NamedTuple):
+class ModelSpec(NamedTuple):
     """What a rank needs to know to make its model.
 
-    Attributes
-    ----------
-    modelfile, modelclass : str
-    divides : bool
-        Whether each rank has a part of the data, or all of it.
-    print_freq : int
-    verbose : bool
-    drawn : tuple
-        The state of rank 0's generators, numpy's global one and Python's.
+    `divides` says whether each rank has a part of the data, or all of it; `drawn` is
+    the state of rank 0's generators, numpy's global one and Python's.
     """
 
     modelfile: str
@@ -52,34 +45,21 @@ class Facts(NamedTuple):
 
 
 class ModelWorker:
-    """A model on one rank, and how it is trained.
+    """A model on one rank, and how it is trained."""
 
-    Parameters
-    ----------
-    context : RankContext
-    told : Told
-
-    Attributes
-    ----------
-    model : object
-    recorder : Recorder
-    worker : Worker
-        How the rank exchanges parameters; see `train`.
-    """
-
-    def __init__(self, context: RankContext, told: Told) -> None:
+    def __init__(self, context: RankContext, spec: ModelSpec) -> None:
         context.model = self  # what is made may have to be cleaned up
-        self._context, self._divides = context, told.divides
+        self._context, self._divides = context, spec.divides
         self.model: Any = None
         self._passed, self._is_checked = 0, False
-        make = contract.find_class(told.modelfile, told.modelclass)
-        verbose = told.verbose and context.rank == 0
-        rank, size = (context.rank, context.size) if told.divides else (0, 1)
+        make = contract.find_class(spec.modelfile, spec.modelclass)
+        verbose = spec.verbose and context.rank == 0
+        rank, size = (context.rank, context.size) if spec.divides else (0, 1)
         config = {
             "verbose": verbose,
             "rank": rank,
             "size": size,
-            "mname": told.modelclass,
+            "mname": spec.modelclass,
             "worker": context.rank,
             "n_workers": context.size,
         }
@@ -87,7 +67,7 @@ class ModelWorker:
         contract.check(self.model)
         contract.compile_functions(self.model)
         name = str(self.model.name)
-        self.recorder = Recorder(told.print_freq, name, verbose)
+        self.recorder = Recorder(spec.print_freq, name, verbose)
 
     @property
     def params(self) -> list[SharedVariable]:
@@ -122,18 +102,8 @@ class ModelWorker:
     def train(self, number: int, epoch: int, count: int) -> int:
         """Train for an epoch, in the rank's share of it.
 
-        Parameters
-        ----------
-        number : int
-            That of the worker in `RankContext.workers`.
-        epoch : int
-        count : int
-            Batches that all ranks have trained before.
-
-        Returns
-        -------
-        int
-            And now.
+        `number` is that of the worker in `RankContext.workers`; `count`, and what is
+        returned, the batches that all ranks have trained, before and now.
         """
         self.model.epoch = epoch
         n_batches = self._context.comm.exchange(int(self.model.data.n_batch_train))
@@ -264,13 +234,13 @@ WORDS_NBYTES = 16
 # -- commands
 
 
-def worker_build(context: RankContext, told: Told) -> Facts:
+def worker_build(context: RankContext, spec: ModelSpec) -> Facts:
     """Make this rank's model, and have it compile its functions."""
     if context.rank:
-        np.random.set_state(told.drawn[0])
-        random.setstate(told.drawn[1])
-    worker = ModelWorker(context, told)
-    if not told.divides:
+        np.random.set_state(spec.drawn[0])
+        random.setstate(spec.drawn[1])
+    worker = ModelWorker(context, spec)
+    if not spec.divides:
         worker.own_streams()
     return worker.facts()
 

@@ -1,35 +1,185 @@
-"""Compiled functions with what Theano's had: ``f[s]``, ``f.value``, ``f.fn``.
+"""`In`, an input with a value of its own, and functions that can be looked into.
 
-`Compiled` is PyTensor's function, in a class of its own. `Filled` is one of which not
-all arguments are PyTensor's: some have defaults, some keep their values from call to
-call; or its outputs have names. PyTensor has given up all of that.
+PyTensor has given up ``f[s]``, ``f.value``, ``f.fn``, and inputs that keep a value from
+call to call or come back to one. Here such an input is a shared variable that the
+function keeps to itself, its *state*.
 """
 
 from __future__ import annotations
 
 import copy
 import copyreg
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 from pytensor.compile import Function, SharedVariable
+from pytensor.compile import In as _In
+from pytensor.graph import Variable
+from pytensor.link.basic import Container
+from pytensor.tensor.sharedvar import TensorSharedVariable
+from pytensor.tensor.type import DenseTensorType
 
-from .inputs import Slot
-
-__all__ = ["Compiled", "Filled", "as_theanos", "plain"]
+__all__ = ["Compiled", "Filled", "In", "Param", "Slot", "as_theanos", "plain"]
 
 _AMBIGUOUS = object()
 _NOT_GIVEN = object()
 
 
-class _Containers:
-    """What holds the values of a function's inputs and shared variables.
+class In(_In):
+    """An input of `function` with options; PyTensor's, with a value.
 
-    Asked for by a variable, a name, or the place of an input.
+    Parameters
+    ----------
+    value : object, optional
+        Its value where a call gives none. A `Container`, as ``f.container[s]``, or a
+        shared variable: what another function and this one have in common.
+    update : Variable, optional
+        Its next value, computed by a call. A call that gives a value sets it before.
+    implicit : bool, optional
+        Whether calls may not give a value; by default if `value` is shared.
+    variable, name, mutable, strict, allow_downcast, autoname, borrow, shared
+        As in PyTensor.
     """
 
-    def __init__(self, found: dict[Any, Any]) -> None:
-        self._found = found
+    def __init__(
+        self,
+        variable: Any,
+        name: str | None = None,
+        value: Any = None,
+        update: Any = None,
+        mutable: bool | None = None,
+        strict: bool = False,
+        allow_downcast: bool | None = None,
+        autoname: bool = True,
+        implicit: bool | None = None,
+        borrow: bool | None = None,
+        shared: bool = False,
+    ) -> None:
+        super().__init__(
+            variable,
+            name=name,
+            mutable=update is not None if mutable is None else mutable,
+            strict=strict,
+            allow_downcast=allow_downcast,
+            autoname=autoname,
+            borrow=borrow,
+            shared=shared,
+        )
+        if update is not None and not variable.type.in_same_class(update.type):
+            raise TypeError(
+                f"the update of {variable} has the type {update.type}, not that of"
+                f" the input, {variable.type}"
+            )
+        self.update = update
+        self.value = value
+        if implicit is None:
+            implicit = isinstance(value, Container | SharedVariable)
+        self.implicit = implicit
+        if self.implicit and value is None:
+            raise TypeError(f"the implicit input {variable} needs a value")
+
+
+def Param(
+    variable: Any, default: Any = None, name: str | None = None, **options: Any
+) -> In:
+    """Return an input of `function` with options: `In` under its oldest name."""
+    return In(variable, name, default, **options)
+
+
+@dataclass(frozen=True)
+class Slot:
+    """An argument of a call: an input of the function, or one that has a state.
+
+    Attributes
+    ----------
+    required, implicit : bool
+        Whether a call must give it, or may not.
+    state : SharedVariable, optional
+        What holds its value.
+    default : object
+        What its state is set back to after each call; None if it stays.
+    given : In, optional
+        What was given for it, if that was not the variable itself.
+    """
+
+    variable: Any
+    name: str | None
+    required: bool = True
+    implicit: bool = False
+    state: SharedVariable | None = None
+    default: Any = None
+    given: Any = None
+
+    @classmethod
+    def of(cls, given: Any, allow_downcast: bool | None) -> Slot:
+        """Return the slot of an input, as it is given to `function`."""
+        if not isinstance(given, _In):
+            return cls(given, getattr(given, "name", None))
+        value = getattr(given, "value", None)
+        slot = cls(given.variable, given.name, given=given)
+        if isinstance(value, SharedVariable):
+            return replace(
+                slot, required=False, implicit=bool(given.implicit), state=value
+            )
+        has_update = getattr(given, "update", None) is not None
+        if value is None and not has_update:
+            return slot
+        slot = replace(slot, required=value is None, implicit=bool(given.implicit))
+        state = slot._new_state(value, allow_downcast)
+        if has_update or isinstance(value, Container):
+            return replace(slot, state=state)
+        return replace(slot, state=state, default=state.get_value())
+
+    def _new_state(self, value: Any, allow_downcast: bool | None) -> SharedVariable:
+        kind, nothing = self.variable.type, None
+        is_tensor = isinstance(kind, DenseTensorType)
+        make: Any = TensorSharedVariable if is_tensor else SharedVariable
+        if isinstance(value, Container):
+            return make(kind, nothing, nothing, container=value, name=self.name)
+        options = {"strict": self.given.strict, "allow_downcast": allow_downcast}
+        if self.given.allow_downcast is not None:
+            options["allow_downcast"] = self.given.allow_downcast
+        if value is not None:
+            first = copy.deepcopy(kind.filter(value, **options))
+        elif is_tensor:  # some value: a call has to give one before it is read
+            first = np.zeros([length or 0 for length in kind.shape], kind.dtype)
+        else:
+            raise TypeError(f"an input of type {kind} with an update needs a value")
+        return make(kind, first, name=self.name, **options)
+
+    def for_pytensor(self) -> Any:
+        """Return what stands for an input without a state in ``pytensor.function``."""
+        if self.given is None:
+            return self.variable
+        options = {
+            name: getattr(self.given, name)
+            for name in ("mutable", "strict", "allow_downcast", "borrow")
+        }
+        return _In(self.variable, name=self.name, **options)
+
+
+class _Containers:
+    """What holds values: by a variable, a name, or the place of an input."""
+
+    def __init__(self) -> None:
+        self._found: dict[Any, Any] = {}
+
+    def add(self, container: Any, name: str | None, *keys: Any) -> None:
+        for key in keys:
+            self._found[key] = container
+        if name is not None:
+            is_other = self._found.get(name, container) is not container
+            self._found[name] = _AMBIGUOUS if is_other else container
+
+    def variables(self) -> Iterator[tuple[Variable, Any]]:
+        for key, container in self._found.items():
+            if isinstance(key, Variable):
+                yield key, container
+
+    def get(self, item: Any) -> Any:
+        return self._found.get(item)
 
     def __contains__(self, item: Any) -> bool:
         return item in self._found
@@ -47,73 +197,20 @@ class _Containers:
         return container
 
 
-class _Values:
-    """The values in such containers: ``f.value[s]``."""
-
-    def __init__(self, function: Any) -> None:
-        self._function = function
-
-    def __contains__(self, item: Any) -> bool:
-        return item in self._function.container
-
-    def __getitem__(self, item: Any) -> Any:
-        return self._function[item]
-
-    def __setitem__(self, item: Any, value: Any) -> None:
-        self._function[item] = value
-
-
-def _add(found: dict, key: Any, container: Any) -> None:
-    found[key] = _AMBIGUOUS if found.get(key, container) is not container else container
-
-
-def _containers(function: Function) -> dict[Any, Any]:
-    """Return the containers of a function, by variable, by name and by place."""
-    found: dict[Any, Any] = {}
-    pairs = zip(function.maker.inputs, function.input_storage, strict=True)
-    for place, (given, container) in enumerate(pairs):
-        found[place] = found[given.variable] = container
-        if given.name is not None:
-            _add(found, given.name, container)
-    return found
-
-
-class Compiled(Function):
-    """A compiled function, PyTensor's, in which inputs and states can be looked up."""
+class _LookedInto:
+    """A function whose values are looked up and set: ``f[s]``, ``f.value[s]``."""
 
     __slots__ = ()
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Call the function.
-
-        Parameters
-        ----------
-        *args, **kwargs
-            The inputs, in order or by name.
-        output_subset : list of int, optional
-            Return these outputs only, as a list. All updates are made.
-        """
-        subset = kwargs.pop("output_subset", None) if kwargs else None
-        results = super().__call__(*args, **kwargs)
-        if subset is None:
-            return results
-        listed = results if isinstance(results, list) else [results]
-        return [listed[place] for place in subset]
-
     @property
-    def container(self) -> Any:
+    def container(self) -> _Containers:
         """What holds each value: ``f.container[s]``."""
-        return _Containers(_containers(self))
+        raise NotImplementedError
 
     @property
     def value(self) -> Any:
-        """The values: ``f.value[s]``, which can be set."""
-        return _Values(self)
-
-    @property
-    def fn(self) -> Any:
-        """What runs the compiled graph: PyTensor's `vm`."""
-        return self.vm
+        """The values: ``f.value[s]`` is ``f[s]``."""
+        return self
 
     def __contains__(self, item: Any) -> bool:
         return item in self.container
@@ -123,6 +220,38 @@ class Compiled(Function):
 
     def __setitem__(self, item: Any, value: Any) -> None:
         self.container[item].value = value
+
+
+class Compiled(_LookedInto, Function):
+    """A compiled function of PyTensor's that can be looked into."""
+
+    __slots__ = ()
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the function; of `output_subset`, the numbers of some outputs, those.
+
+        All updates are made in either case.
+        """
+        subset = kwargs.pop("output_subset", None) if kwargs else None
+        results = super().__call__(*args, **kwargs)
+        if subset is None:
+            return results
+        listed = results if isinstance(results, list) else [results]
+        return [listed[place] for place in subset]
+
+    @property
+    def container(self) -> _Containers:
+        """What holds the value of each input and shared variable."""
+        found = _Containers()
+        pairs = zip(self.maker.inputs, self.input_storage, strict=True)
+        for place, (given, container) in enumerate(pairs):
+            found.add(container, given.name, given.variable, place)
+        return found
+
+    @property
+    def fn(self) -> Any:
+        """What runs the compiled graph: PyTensor's `vm`."""
+        return self.vm
 
     def copy(self, *args: Any, **kwargs: Any) -> Any:
         """Return a copy; see PyTensor's."""
@@ -153,8 +282,8 @@ def plain(made: Any) -> Any:
     return made._compiled if isinstance(made, Filled) else made
 
 
-class Filled:
-    """A compiled function some of whose inputs have values, or outputs with names.
+class Filled(_LookedInto):
+    """A compiled function some of whose inputs have states, or outputs with names.
 
     Parameters
     ----------
@@ -163,7 +292,7 @@ class Filled:
     slots : list of Slot
         All inputs.
     names : list of str, optional
-        Of the outputs.
+        Of the outputs, which are returned as a dict then.
     """
 
     def __init__(
@@ -172,26 +301,36 @@ class Filled:
         self._compiled = compiled
         self._slots = list(slots)
         self._names = names
-        self._next: dict[int, Any] = {}  # by place: what was set for the next call
+        self._held = self._containers()
+
+    def __reduce__(self) -> Any:
+        return Filled, (self._compiled, self._slots, self._names)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Call the function; return its outputs, by name if they have names."""
-        subset = kwargs.get("output_subset")
-        names: list | None
-        if self._names is not None and subset is not None:
-            names = [self._names[s] if isinstance(s, int) else s for s in subset]
-            kwargs["output_subset"] = [self._names.index(name) for name in names]
-        else:
-            names = self._names
-        results = self._compiled(*self._arguments(args, kwargs), **kwargs)
-        self._next.clear()
+        """Call the function; set states that are given, and defaults back."""
+        subset, names = kwargs.get("output_subset"), self._names
+        if names is not None and subset is not None:
+            chosen: list = [names[s] if isinstance(s, int) else s for s in subset]
+            kwargs["output_subset"] = [names.index(name) for name in chosen]
+            names = chosen
+        given = self._arguments(args, kwargs)
+        values = [value for slot, value in given if slot.state is None]
+        try:
+            for slot, value in given:
+                if slot.state is not None and value is not _NOT_GIVEN:
+                    self[slot.variable] = value
+            results = self._compiled(*values, **kwargs)
+        finally:
+            for slot in self._slots:
+                if slot.default is not None:
+                    self[slot.variable] = slot.default
         return results if names is None else dict(zip(names, results, strict=True))
 
-    def _arguments(self, args: tuple, kwargs: dict[str, Any]) -> list:
-        """Return the arguments of the compiled function; set states that are given."""
+    def _arguments(self, args: tuple, kwargs: dict[str, Any]) -> list[tuple[Slot, Any]]:
+        """Return what a call gives for each slot; leave other keywords in `kwargs`."""
         if len(args) > len(self._slots):
             raise TypeError(f"{len(args)} arguments for {len(self._slots)} inputs")
-        values, states = [], []
+        found = []
         for place, slot in enumerate(self._slots):
             value = args[place] if place < len(args) else _NOT_GIVEN
             if slot.name is not None and slot.name in kwargs:
@@ -199,68 +338,30 @@ class Filled:
                     raise TypeError(f"multiple values for the input {slot.name}")
                 value = kwargs.pop(slot.name)
             what = slot.name or slot.variable
-            if value is _NOT_GIVEN:
-                if slot.required:
-                    raise TypeError(f"the input {what} has no value")
-            elif slot.implicit:
+            if value is _NOT_GIVEN and slot.required:
+                raise TypeError(f"the input {what} has no value")
+            if value is not _NOT_GIVEN and slot.implicit:
                 raise TypeError(f"the input {what} is implicit: calls do not give it")
-            if slot.state is not None:
-                if value is not _NOT_GIVEN:
-                    states.append((slot.state, slot.filtered(value)))
-                continue
-            if value is _NOT_GIVEN:
-                value = self._next.get(place, slot.default)
-                if slot.given.mutable:
-                    value = copy.copy(value)
-            values.append(value)
-        for state, value in states:
-            self._compiled[state] = value
-        return values
+            found.append((slot, value))
+        return found
 
     @property
-    def container(self) -> Any:
-        """What holds each state: ``f.container[s]``."""
-        found = _containers(self._compiled)
-        for state in [slot for slot in self._slots if slot.state is not None]:
-            found[state.variable] = found[state.state]
-        for place in [place for place in found if isinstance(place, int)]:
-            del found[place]  # it is that of another input here
-        return _Containers(found)
+    def container(self) -> _Containers:
+        """What holds the value of each input and shared variable."""
+        return self._held
 
-    @property
-    def value(self) -> Any:
-        """The values: ``f.value[s]``, which can be set."""
-        return _Values(self)
-
-    def _default(self, item: Any) -> int | None:
-        """Return the place of an input that has a default, None of any other."""
+    def _containers(self) -> _Containers:
+        inside, found = self._compiled.container, _Containers()
         for place, slot in enumerate(self._slots):
-            has_default = not slot.required and slot.state is None
-            if has_default and (item is slot.variable or item in (slot.name, place)):
-                return place
-        return None
-
-    def _key(self, item: Any) -> Any:
-        if isinstance(item, int):
-            slot = self._slots[item]
-            return slot.variable
-        return item
-
-    def __contains__(self, item: Any) -> bool:
-        return self._default(item) is not None or self._key(item) in self.container
-
-    def __getitem__(self, item: Any) -> Any:
-        place = self._default(item)
-        if place is not None:
-            return self._next.get(place, self._slots[place].default)
-        return self.container[self._key(item)].value
-
-    def __setitem__(self, item: Any, value: Any) -> None:
-        place = self._default(item)
-        if place is not None:
-            self._next[place] = self._slots[place].filtered(value)
-        else:
-            self.container[self._key(item)].value = value
+            state = slot.variable if slot.state is None else slot.state
+            # A state that the graph does not use is not inside.
+            held = inside.get(state)
+            if held is None and slot.state is not None:
+                held = slot.state.container
+            found.add(held, slot.name, slot.variable, state, place)
+        for variable, container in inside.variables():
+            found.add(container, variable.name, variable)
+        return found
 
     def copy(
         self, share_memory: bool = False, swap: dict | None = None, **options: Any
@@ -268,19 +369,13 @@ class Filled:
         """Return a copy with states of its own; see PyTensor's."""
         swap, slots = dict(swap or {}), []
         for slot in self._slots:
-            slot = copy.copy(slot)
-            if slot.state in swap:
-                slot.state = swap[slot.state]
-            elif slot.state is not None and not slot.implicit:
-                swap[slot.state] = self._own(slot.state)
-                slot.state = swap[slot.state]
-            slots.append(slot)
+            if slot.state is not None and slot.state not in swap and not slot.implicit:
+                value = copy.deepcopy(self[slot.variable])
+                own = type(slot.state)(slot.state.type, value, False, name=slot.name)
+                swap[slot.state] = own
+            slots.append(replace(slot, state=swap.get(slot.state, slot.state)))
         made = self._compiled.copy(share_memory=share_memory, swap=swap, **options)
         return Filled(made, slots, self._names)
-
-    def _own(self, state: SharedVariable) -> SharedVariable:
-        value = copy.deepcopy(self._compiled[state])
-        return type(state)(state.type, value, strict=False, name=state.name)
 
     def __copy__(self) -> Filled:
         return self.copy()

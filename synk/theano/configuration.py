@@ -7,12 +7,69 @@ import os
 import warnings
 from typing import Any, Self
 
+import numpy as np
 import pytensor
 
 from .configuration_files import read_files, read_flags, theanorc_files
-from .theano_options import ONLY_THEANO
 
-__all__ = ["Config", "change_flags", "config", "read_flags"]
+# -- options that mean nothing on PyTensor: they can be read and set
+
+_FALSE = """
+    force_device nocleanup nvcc.fastmath experimental.unpickle_gpu_on_cpu
+    reoptimize_unpickled_function experimental.local_alloc_elemwise
+    experimental.local_alloc_elemwise_assert cache_optimizations conv.assert_shape
+    gpuarray.sync print_test_value scan.debug warn.argmax_pushdown_bug
+    warn.gpu_set_subtensor1 warn.gpusum_01_011_0111_bug warn.identify_1pexp_bug
+    warn.inc_set_subtensor1 warn.inc_subtensor1_opt warn.reduce_join warn.round
+    warn.signal_conv2d_interface warn.subtensor_merge_bug warn.sum_div_dimshuffle_bug
+    warn.sum_sum_bug warn.vm_gc_bug
+"""
+
+_TRUE = """
+    print_active_device enable_initial_driver_test gpuarray.single_stream
+    gpuelemwise.sync pickle_test_value tensor.local_elemwise_fusion
+    gpu.local_elemwise_fusion
+"""
+
+_EMPTY = """
+    init_gpu_device nvcc.flags cuda.root cuda.include_path contexts ctc.root
+    dnn.base_path dnn.bin_path dnn.include_path dnn.library_path dnn.conv.workmem
+    dnn.conv.workmem_bwd dnn.conv.algo_bwd gpuarray.cache_path magma.include_path
+    magma.library_path metaopt.optimizer_excluding metaopt.optimizer_including
+"""
+
+ONLY_THEANO: dict[str, Any] = {
+    **dict.fromkeys(_FALSE.split(), False),
+    **dict.fromkeys(_TRUE.split(), True),
+    **dict.fromkeys(_EMPTY.split(), ""),
+    "device": "cpu",
+    "assert_no_cpu_op": "ignore",
+    "compute_test_value": "off",
+    "compute_test_value_opt": "off",
+    "deterministic": "default",
+    "dnn.enabled": "False",
+    "dnn.conv.algo_fwd": "small",
+    "dnn.conv.algo_bwd_data": "none",
+    "dnn.conv.algo_bwd_filter": "none",
+    "dnn.conv.precision": "as_input_f32",
+    "gpuarray.preallocate": -1.0,
+    "gpuarray.sched": "default",
+    "int_division": "int",
+    "lib.cnmem": 0.0,
+    "magma.enabled": "False",
+    "metaopt.verbose": 0,
+    "numpy.seterr_all": "ignore",
+    "numpy.seterr_divide": "None",
+    "numpy.seterr_invalid": "None",
+    "numpy.seterr_over": "None",
+    "numpy.seterr_under": "None",
+    "unittests.rseed": "666",
+    "warn.ignore_bug_before": "none",
+}
+"""By name, with their first values."""
+
+
+# -- the options
 
 
 class _Group:
@@ -90,17 +147,8 @@ class Config:
 class change_flags(contextlib.ContextDecorator):
     """Set options for a while: in a ``with`` block, or as a decorator.
 
-    Parameters
-    ----------
-    args : dict or list of pairs, optional
-        Options whose names are no names of arguments: ``{"scan.debug": True}``.
-    **kwargs
-        Options by name, with two underscores for a dot.
-
-    Raises
-    ------
-    AttributeError
-        If there is no such option.
+    Options are given by name, with two underscores for a dot; or as a dict or pairs,
+    ``{"scan.debug": True}``. One that is none is an `AttributeError`.
     """
 
     def __init__(self, args: Any = (), **kwargs: Any) -> None:
@@ -170,6 +218,13 @@ def _pytensor_name(name: str) -> str | None:
 
 def _is_set(name: str) -> bool:
     return hasattr(pytensor.config, name) and _is_option(name)
+
+
+def _asarray(a: Any, dtype: Any, order: Any = None) -> np.ndarray:
+    """Return ``numpy.asarray(a, dtype, order)``; "floatX" is a dtype as well."""
+    if isinstance(dtype, str) and dtype == "floatX":
+        dtype = config.floatX
+    return np.asarray(a, dtype=dtype, order=order)
 
 
 config = Config()

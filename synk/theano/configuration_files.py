@@ -17,10 +17,6 @@ from typing import Any
 
 import pytensor
 
-from .theano_options import ONLY_THEANO
-
-__all__ = ["flags_of", "read_files", "read_flags", "theanorc_files"]
-
 
 def flags_of(text: str) -> Iterator[tuple[str, str | None]]:
     """Go through ``name=value,name=value``; of what has no value, it is None."""
@@ -32,10 +28,7 @@ def flags_of(text: str) -> Iterator[tuple[str, str | None]]:
 def theanorc_files(environment: Mapping[str, str]) -> list[str]:
     """Return the files that Theano read, the last of which has the last word.
 
-    Parameters
-    ----------
-    environment : mapping of str to str
-        Its THEANORC, if it has one, lists files in place of ``~/.theanorc``.
+    THEANORC, if it is in `environment`, lists files in place of ``~/.theanorc``.
     """
     listed = environment.get("THEANORC")
     paths = ["~/.theanorc"] if listed is None else listed.split(os.pathsep)
@@ -74,24 +67,14 @@ def _options_of(path: str) -> Iterator[tuple[str, str]]:
 def read_files(config: Any, paths: list[str], flags: str = "") -> None:
     """Set options from files in the form of ``~/.theanorc``.
 
-    Parameters
-    ----------
-    config : Config
-        The options, as of `theano.config`.
-    paths : list of str
-        The files; one that is not there is passed over.
-    flags : str
-        THEANO_FLAGS: what they name is left to them.
-
-    Warns
-    -----
-    UserWarning
-        Once for each file, of options that have no effect, or if it cannot be read.
+    A file that is not there is passed over, and what `flags`, those of THEANO_FLAGS,
+    name is left to them. A warning for each file has the options without effect, or
+    says that it cannot be read.
     """
     left = {name for name, _ in flags_of(flags)} | _of_pytensor_flags()
     left = {name.replace("__", ".").lower() for name in left}
     # PyTensor's are not asked for their values: to find one out may take a compiler.
-    names = *ONLY_THEANO, *(name.replace("__", ".") for name in dir(pytensor.config))
+    names = *config._own, *(name.replace("__", ".") for name in dir(pytensor.config))
     spelled = {name.lower(): name for name in names}
     for path in paths:
         try:
@@ -149,7 +132,7 @@ def _apply(
         return f"{shown} ({error})"
     if said:
         return f"{shown} ({said[0].message})"
-    if name in ONLY_THEANO and value != present and not is_quiet:
+    if name in config._own and value != present and not is_quiet:
         return f"{shown} (which means nothing any more)"
     return None
 

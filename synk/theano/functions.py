@@ -7,36 +7,19 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytensor
-from pytensor.compile import Out, SharedVariable
+from pytensor.compile import Out, SharedVariable, UnusedInputError
 from pytensor.graph.replace import clone_replace
 
 from ..engines.numba_code import with_own_code
 from ..engines.quiet import ignoring
-from .compiled import Filled, as_theanos
-from .inputs import In, Param, slots_for
+from .compiled import Filled, In, Param, Slot, as_theanos
 from .pytensor_versions import ADVICE, DEBUGMODE, NANGUARDMODE, first_of
 
-__all__ = [
-    "In",
-    "Out",
-    "Param",
-    "SharedVariable",
-    "clone",
-    "function",
-    "pfunc",
-    "shared",
-]
+__all__ = ["In", "Out", "Param", "SharedVariable", "function", "pfunc", "shared"]
 
 
-def get_mode(mode: Any) -> Any:
-    """Return PyTensor's mode for one of Theano's names.
-
-    Parameters
-    ----------
-    mode : str or Mode or None
-        ``"FAST_RUN"``, ``"FAST_COMPILE"``, ``"DebugMode"`` (``"DEBUG_MODE"``),
-        ``"NanGuardMode"``, or what PyTensor takes.
-    """
+def _mode_of(mode: Any) -> Any:
+    """Return PyTensor's mode for one of Theano's names."""
     if mode in ("DebugMode", "DEBUG_MODE"):
         return first_of(DEBUGMODE, "DebugMode")()
     if mode == "NanGuardMode":
@@ -70,11 +53,9 @@ def function(
     outputs : Variable, list of Variable, or dict of str to Variable, optional
         What a call returns.
     mode : str or Mode, optional
-        See `get_mode`.
-    updates : dict or list of (shared, new), optional
-        New values of shared variables.
-    givens : dict or list of pairs, optional
-        Substitutions in the graph.
+        ``"DebugMode"``, ``"NanGuardMode"``, or what PyTensor takes.
+    updates, givens : dict or list of pairs, optional
+        New values of shared variables, and substitutions in the graph.
     no_default_updates, accept_inplace, name, rebuild_strict, allow_input_downcast,
     profile, on_unused_input
         As in PyTensor.
@@ -89,15 +70,16 @@ def function(
             raise TypeError("outputs given as a dict need strings as keys")
         names = sorted(outputs)
         outputs = [outputs[key] for key in names]
-    slots = slots_for(inputs)
+    slots = [Slot.of(given, allow_input_downcast) for given in inputs]
+    stateful = [slot for slot in slots if slot.state is not None]
     # Replaced before the user's givens are, so that these may be computed from them.
-    states = [(slot.variable, slot.state) for slot in slots if slot.state is not None]
+    states = [(slot.variable, slot.state) for slot in stateful]
     updates = _pairs(updates) + [
         (slot.state, slot.given.update)
-        for slot in slots
-        if slot.state is not None and slot.given.update is not None
+        for slot in stateful
+        if slot.given.update is not None
     ]
-    mode = get_mode(mode)
+    mode = _mode_of(mode)
     with ignoring(mode, *ADVICE):
         compiled = with_own_code(
             mode,
@@ -116,8 +98,11 @@ def function(
             on_unused_input=on_unused_input,
         )
     compiled = as_theanos(compiled)
-    if names is None and all(slot.required and slot.state is None for slot in slots):
+    if names is None and not stateful:
         return compiled
+    unused = [s for s in stateful if s.default is not None and s.state not in compiled]
+    if unused and (on_unused_input or pytensor.config.on_unused_input) == "raise":
+        raise UnusedInputError(f"the graph does not use the input {unused[0].variable}")
     return Filled(compiled, slots, names)
 
 
@@ -142,15 +127,8 @@ def shared(
 ) -> SharedVariable:
     """Make a shared variable; ``pytensor.shared`` with Theano's keywords.
 
-    Parameters
-    ----------
-    value : object
-        Its first value.
-    name, strict, allow_downcast
-        As in PyTensor.
-    **kwargs
-        `borrow`; `broadcastable`, the axes whose length stays 1; `target`, which had
-        one meaning without a GPU and is checked for it.
+    These are `broadcastable`, the axes whose length stays 1, and `target`, which had
+    one meaning without a GPU and is checked for it.
     """
     target = kwargs.pop("target", "cpu")
     if target != "cpu":
@@ -172,18 +150,9 @@ def clone(
 ) -> Any:
     """Copy a graph with some variables replaced.
 
-    Parameters
-    ----------
-    output : Variable or list of Variable
-        The graph.
-    replace : dict or list of pairs, optional
-        What stands for what.
-    strict : bool
-        Whether replacements must have the very type of what they replace.
-    share_inputs : bool
-        Whether the copy has the original's inputs, or copies of them.
-    copy_inputs : bool, optional
-        The older name of `share_inputs`.
+    Replacements have the very type of what they replace if `strict`; the copy has the
+    original's inputs, or with ``share_inputs=False`` copies of them. `copy_inputs` is
+    the older name of this.
     """
     if copy_inputs is not None:
         warnings.warn(

@@ -1,6 +1,6 @@
 """What differs between PyTensor's versions, or is not public there.
 
-Written against PyTensor 2.38 and 3.0; ``test_theano_versions.py`` tells when a line
+Written against PyTensor 2.38 and 3.0; ``test_theano_programs.py`` tells when a line
 here stops being true.
 
 * 3.0 calls ``Lop`` and ``Rop`` `pullback` and `pushforward`.
@@ -14,8 +14,8 @@ from __future__ import annotations
 
 import importlib
 import warnings
-from collections.abc import Callable
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytensor
@@ -42,25 +42,20 @@ MONITORMODE = (
     "pytensor.compile.debug.monitormode",
 )
 
-
 ADVICE = (DeprecationWarning, FutureWarning, PendingDeprecationWarning)
 """What PyTensor's advice on newer ways of writing is."""
 
 
 @contextmanager
-def _quiet() -> Any:
+def quiet() -> Iterator[None]:
+    """Silence PyTensor's advice on newer ways of writing in a ``with`` block.
+
+    The one who wrote ``theano.scan(...)`` in 2015 can't follow it.
+    """
     with warnings.catch_warnings():
         for category in ADVICE:
             warnings.simplefilter("ignore", category)
         yield
-
-
-def quiet() -> AbstractContextManager:
-    """Return a context in which PyTensor's advice on newer ways of writing is silent.
-
-    The one who wrote ``theano.scan(...)`` in 2015 can't follow it.
-    """
-    return _quiet()
 
 
 def first_of(names: tuple[str, ...], attribute: str) -> Any:
@@ -73,12 +68,15 @@ def first_of(names: tuple[str, ...], attribute: str) -> Any:
     raise ImportError(f"PyTensor {pytensor.__version__} has no {attribute} in {names}")
 
 
-def ordered_updates() -> type:
-    """Return PyTensor's ``OrderedUpdates``, or the dict that took its place."""
+def _ordered_updates() -> type:
     try:
         return importlib.import_module("pytensor.updates").OrderedUpdates
     except ImportError:
         return dict
+
+
+OrderedUpdates = _ordered_updates()
+"""What `scan` returns beside its outputs: PyTensor's class, or what took its place."""
 
 
 def draw(op: Callable, rng: Any, *args: Any, **kwargs: Any) -> tuple[Any, Any]:

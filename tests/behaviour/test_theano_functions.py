@@ -98,22 +98,15 @@ def test_loops_return_outputs_and_updates():
     assert len(set(first) | set(second)) == 8
 
 
-def test_products_with_jacobians_and_hessians():
+def test_products_with_jacobians():
     rng = np.random.default_rng(0)
     a, v = rng.normal(size=(3, 3)), rng.normal(size=3)
-    x, v_ = T.dvector("x"), T.constant(v)
-    cost = (x**3).sum() + T.dot(x, T.dot(a, x))
-    g = T.grad(cost, x)
-    point = np.array([1.0, -2.0, 0.5])
-    jacobian, hessian = a * (2 * point), np.diag(6 * point) + a + a.T
-    graphs = [
-        T.Rop(T.dot(a, x**2), x, v_),
-        theano.gradient.hessian_times_vector(g, x, v_),
-        theano.gradient.hessian_times_vector(g, x, v_, r_op=True),
-    ]
-    got = theano.function([x], graphs, mode=MODE)(point)
-    for value, known in zip(got, [jacobian @ v, *[hessian @ v] * 2], strict=True):
-        np.testing.assert_allclose(value, known)
+    x, point = T.dvector("x"), np.array([1.0, -2.0, 0.5])
+    squares, v_ = T.dot(a, x**2), T.constant(v)
+    graphs = [T.Rop(squares, x, v_), T.Lop(squares, x, v_)]
+    forward, back = theano.function([x], graphs, mode=MODE)(point)
+    np.testing.assert_allclose(forward, (a * 2 * point) @ v)
+    np.testing.assert_allclose(back, v @ (a * 2 * point))
 
 
 def test_gradients_that_are_stopped_clipped_and_scaled():
@@ -127,10 +120,6 @@ def test_gradients_that_are_stopped_clipped_and_scaled():
     ):
         gradient = theano.function([x], T.grad(changed.sum(), x), mode=MODE)
         assert gradient([1.0, 2.0]).tolist() == known
-    theano.gradient.verify_grad(lambda z: z**2, [[1.0, 2.0]], mode=MODE)
-    wrong = lambda z: theano.gradient.grad_scale(z, 2) ** 2  # noqa: E731
-    with pytest.raises(theano.gradient.GradientError):
-        theano.gradient.verify_grad(wrong, [[1.0, 2.0]], mode=MODE)
 
 
 def test_printing(capsys):

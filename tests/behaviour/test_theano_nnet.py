@@ -184,12 +184,6 @@ GRAPHS = {
     "average": pooled("average_exc_pad", np.mean),
     "hard_sigmoid": Graph(T.nnet.hard_sigmoid, (X,), np.clip(0.2 * X + 0.5, 0, 1)),
     "softsign": Graph(T.nnet.softsign, (X,), X / (1 + np.abs(X))),
-    "softmax_graph": Graph(T.nnet.softmax_graph, (X,), P),
-    "prepend": Graph(
-        lambda x: T.nnet.prepend_0_to_each_row(T.nnet.prepend_1_to_each_row(x)),
-        (X,),
-        np.hstack([np.zeros((4, 1)), np.ones((4, 1)), X]),
-    ),
     "slopes": Graph(T.nnet.relu, (X, X[0] / 9), np.where(X > 0, X, X[0] / 9 * X)),
     "elu of 2": Graph(
         lambda x: T.nnet.elu(x, 2), (X,), np.where(X > 0, X, 2 * np.expm1(X))
@@ -198,11 +192,6 @@ GRAPHS = {
     "transposed, of volumes": transposed(3, False),
     "dilated": dilated(),
     "of volumes": of_volumes(),
-    "plain": Graph(
-        T.nnet.abstract_conv.AbstractConv2d(filter_flip=False),
-        (SQUARES, FILTERS),
-        convolved(SQUARES, FILTERS),
-    ),
     "cropped": cropped(),
     # A known matrix, tiled to the batch, as thin plate splines have it.
     "tiled": Graph(
@@ -242,17 +231,6 @@ def test_relu_of_arrays_is_an_array():
     assert isinstance(T.nnet.relu(X, 0.1), theano.Variable)
 
 
-def test_crossentropies_with_softmax():
-    b = X[0]
-    p = softmax(X + b)
-    losses = -np.log(p[np.arange(4), LABELS])
-    results = T.nnet.crossentropy_softmax_max_and_argmax_1hot_with_bias(X, b, LABELS)
-    results += T.nnet.crossentropy_softmax_1hot(X + b, LABELS)
-    expected = losses, p, p.max(1), p.argmax(1), losses, p
-    for got, known in zip(value(list(results)), expected, strict=True):
-        np.testing.assert_allclose(got, known)
-
-
 def test_h_softmax_is_a_distribution_and_gives_its_targets():
     rng = np.random.default_rng(1)
     w1, b1 = rng.normal(size=(5, 3)), rng.normal(size=3)
@@ -268,7 +246,6 @@ def test_h_softmax_is_a_distribution_and_gives_its_targets():
 
 def test_convolutions_and_pooling_are_those_of_synk_nn():
     from theano.tensor.nnet.conv import conv2d as first_conv2d
-    from theano.tensor.nnet.conv3d2d import conv3d
     from theano.tensor.signal import downsample
     from theano.tensor.signal.conv import conv2d as plain_conv2d
 
@@ -286,15 +263,13 @@ def test_convolutions_and_pooling_are_those_of_synk_nn():
     one = plain_conv2d(images[0, 0], filters[0, 0])
     single = np.einsum("ijrs,rs->ij", windows[0, 0], filters[0, 0, ::-1, ::-1])
     np.testing.assert_allclose(value(one), single)
-    volume = conv3d(images[:, None], filters[:, None])
-    np.testing.assert_allclose(value(volume), expected[:, None])
     largest = images.reshape(2, 3, 3, 2, 3, 2).max(axis=(3, 5))
     pooled = downsample.max_pool_2d(images, (2, 2), ignore_border=True)
     np.testing.assert_allclose(value(pooled), largest)
     with pytest.raises(NotImplementedError, match="unshared"):
         T.nnet.conv2d(images, filters, unshared=True)
     with pytest.raises(NotImplementedError, match="unshared"):
-        T.nnet.abstract_conv.AbstractConv2d(unshared=True)
+        T.nnet.abstract_conv.AbstractConv2d_gradInputs(unshared=True)
 
 
 def test_bilinear_upsampling_interpolates_between_the_points():
@@ -305,46 +280,6 @@ def test_bilinear_upsampling_interpolates_between_the_points():
         start = (ratio - 1) // 2
         at_points = result[:, :, start::ratio, start::ratio]
         np.testing.assert_allclose(at_points, x)
-    tent = value(T.nnet.abstract_conv.bilinear_kernel_1D(3, normalize=False))
-    assert tent.tolist() == [1, 2, 3, 2, 1]
-
-
-def test_patches_of_a_shape_that_is_known_in_calls():
-    images = np.arange(2 * 6 * 4.0).reshape(2, 1, 6, 4)
-    x, shape = T.dtensor4("x"), theano.shared(np.array([2, 2]))
-    cut = T.nnet.neighbours.images2neibs
-    outputs = [cut(x, shape), T.grad((cut(x, shape) ** 2).sum(), x)]
-    f = theano.function([x], outputs, mode=MODE)
-    for rows in 2, 3:
-        shape.set_value(np.array([rows, 2]))
-        parts = images.reshape(2, 6 // rows, rows, 2, 2).transpose(0, 1, 3, 2, 4)
-        found, slope = f(images)
-        np.testing.assert_array_equal(found, parts.reshape(-1, 2 * rows))
-        np.testing.assert_array_equal(slope, 2 * images)
-    shape.set_value(np.array([4, 2]))
-    with pytest.raises(AssertionError, match="do not fill"):
-        f(images)
-    with pytest.raises(ValueError, match="known before a call"):
-        cut(x, shape, mode="half")
-
-
-def test_products_of_some_blocks():
-    rng = np.random.default_rng(0)
-    w, b = rng.normal(size=(4, 5, 2, 3)), rng.normal(size=(5, 3))
-    h, rows = rng.normal(size=(2, 2, 2)), np.array([[0, 2], [3, 1]])
-    columns = np.array([[1, 4], [0, 2]])
-    expected = b[columns] + np.einsum(
-        "nik,nijkl->njl", h, w[rows[:, :, None], columns[:, None, :]]
-    )
-    dot = T.nnet.blocksparse.sparse_block_dot
-    np.testing.assert_allclose(value(dot(w, h, rows, b, columns)), expected)
-    one = dot(w, h[0], rows[0], b, columns[0])
-    np.testing.assert_allclose(value(one), expected[0])
-    outer = T.nnet.blocksparse.sparse_block_outer(w, h, expected, rows, columns, 0.5)
-    total = w.copy()
-    for n, i, j in np.ndindex(2, 2, 2):
-        total[rows[n, i], columns[n, j]] += 0.5 * np.outer(h[n, i], expected[n, j])
-    np.testing.assert_allclose(value(outer), total)
 
 
 def test_random_slopes_and_masks_shared_over_axes():

@@ -199,8 +199,8 @@ _MAJOR = int(pytensor.__version__.split(".")[0])
 def test_what_has_other_names_and_places_since_3():
     assert hasattr(pytensor.gradient, "pullback") == (_MAJOR >= 3)
     assert hasattr(pytensor.gradient, "pushforward") == (_MAJOR >= 3)
-    assert issubclass(versions.ordered_updates(), dict)
-    assert (versions.ordered_updates() is dict) == (_MAJOR >= 3)
+    assert issubclass(versions.OrderedUpdates, dict)
+    assert (versions.OrderedUpdates is dict) == (_MAJOR >= 3)
     old, new = versions.DEBUGMODE
     assert (importlib.util.find_spec(old) is None) == (_MAJOR >= 3)
     assert versions.first_of((old, new), "DebugMode")
@@ -220,11 +220,11 @@ def test_scripts_are_spared_advice_on_drawing():
 
 
 def test_default_updates_of_more_specific_shape_are_refused():
-    from synk.theano import default_updates
+    from synk.theano.changes import THEIR_DEFAULT_UPDATE
 
     x = pt.tensor("x", shape=(None, 3))
     average = pytensor.shared(np.zeros(3))
     with versions.quiet():
-        default_updates.theirs.fset(average, 0.5 * average + x.mean(0))
+        THEIR_DEFAULT_UPDATE.fset(average, 0.5 * average + x.mean(0))
     with pytest.raises(TypeError, match="Cannot convert Type Vector"):
         pytensor.function([x], x + average, mode="FAST_COMPILE")

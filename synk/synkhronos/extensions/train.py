@@ -24,26 +24,11 @@ def make_train_function(
     *args: Any,
     **kwargs: Any,
 ) -> Callable:
-    """Make a function that trains on one batch.
+    """Make a function of ``(x, y, batch=None)`` that trains on one batch.
 
-    Parameters
-    ----------
-    loss : scalar variable
-        A mean over the rows of `x` and `y`.
-    params : list of shared variables
-        What is trained.
-    x, y : TensorVariable
-        Scattered inputs.
-    update_rule : callable
-        One of `synkhronos.extensions.updates`, or another that returns what they do.
-    *args, **kwargs
-        Further arguments of the rule, such as `learning_rate`.
-
-    Returns
-    -------
-    callable
-        A function of ``(x, y, batch=None)`` that returns the loss before the step;
-        `batch` is that of :meth:`synk.Function.__call__`.
+    It returns the loss before the step. `loss` is a mean over the rows of `x` and `y`,
+    `update_rule` one of `synkhronos.extensions.updates`, or another that returns what
+    they do, with further arguments; `batch` is that of :meth:`synk.Function.__call__`.
     """
     of_gradients, of_params, gradients = update_rule(loss, params, *args, **kwargs)
     f_gradients = synk.function([x, y], (loss, "avg"), updates=of_gradients)
@@ -67,18 +52,7 @@ def make_train_function_theano(
     *args: Any,
     **kwargs: Any,
 ) -> Callable:
-    """Make the function of `make_train_function` for the master alone.
-
-    Parameters
-    ----------
-    loss, params, x, y, update_rule, *args, **kwargs
-        As there.
-
-    Returns
-    -------
-    callable
-        A function of ``(x, y)`` that returns the loss before the step.
-    """
+    """Make the function of `make_train_function` for the master alone."""
     of_gradients, of_params, _ = update_rule(loss, params, *args, **kwargs)
     f_gradients = pytensor.function([x, y], loss, updates=of_gradients)
     f_params = pytensor.function([], updates=of_params)

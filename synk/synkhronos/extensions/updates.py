@@ -3,15 +3,17 @@
 ``rule(loss, params, ...)`` returns ``(grad_updates, param_updates, grad_shared)``: a
 function with the first updates stores the gradient of a rank's own rows in one flat
 shared variable, ``synk.all_reduce(grad_shared)`` averages it over the ranks, and a
-function with the second moves the parameters, on all ranks alike.
+function with the second moves the parameters, on all ranks alike. The loss is a mean
+over the rows, and scripts name the learning rate `learning_rate` or `lr`.
 
 Formulas and default settings are those of Lasagne's rules, which Synkhronos had taken
-over. `synk.updates` has rules of one function each, which reduce within the graph.
+over; where they are those of `synk.updates`, which reduces within the graph, its rule
+makes them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -20,6 +22,7 @@ import pytensor.tensor as pt
 from pytensor.compile import SharedVariable
 from pytensor.graph.basic import Variable
 
+from synk import updates as whole
 from synk.also_named import also_named
 
 __all__ = [
@@ -36,103 +39,36 @@ __all__ = [
 Updates: TypeAlias = list[tuple[SharedVariable, Variable]]
 Halves: TypeAlias = tuple[Updates, Updates, SharedVariable]
 
-# Scripts use both names.
 _takes_lr = also_named("lr", "learning_rate")
 
 
 @_takes_lr
 def sgd(loss: Any, params: Sequence, learning_rate: Any) -> Halves:
-    """Stochastic gradient descent: ``p = p - learning_rate * g``.
-
-    Parameters
-    ----------
-    loss : scalar variable
-        A mean over the rows.
-    params : list of shared variables
-        What is moved.
-    learning_rate : float or scalar variable
-
-    Returns
-    -------
-    grad_updates, param_updates : list of (shared variable, new value)
-    grad_shared : shared variable
-    """
-    halves = _Halves(loss, params, "sgd")
-    for p, g in halves:
-        halves.update(p, p - learning_rate * g)
-    return halves.all()
+    """Stochastic gradient descent: ``p = p - learning_rate * g``."""
+    return _in_halves(whole.sgd, loss, params, learning_rate)
 
 
 @_takes_lr
 def momentum(
     loss: Any, params: Sequence, learning_rate: Any, momentum: Any = 0.9
 ) -> Halves:
-    """Descent with momentum: ``v = momentum * v - learning_rate * g``, ``p = p + v``.
-
-    Parameters
-    ----------
-    loss, params, learning_rate
-        As for :func:`sgd`.
-    momentum : float or scalar variable
-
-    Returns
-    -------
-    grad_updates, param_updates, grad_shared
-        As for :func:`sgd`.
-    """
-    halves = _Halves(loss, params, "momentum")
-    for p, g in halves:
-        velocity = halves.state(p, "velocity")
-        step = momentum * velocity - learning_rate * g
-        halves.update(velocity, step)
-        halves.update(p, p + step)
-    return halves.all()
+    """With momentum: ``v = momentum * v - learning_rate * g``, ``p = p + v``."""
+    return _in_halves(whole.momentum, loss, params, learning_rate, momentum)
 
 
 @_takes_lr
 def nesterov_momentum(
     loss: Any, params: Sequence, learning_rate: Any, momentum: Any = 0.9
 ) -> Halves:
-    """Descent with Nesterov's momentum.
-
-    As :func:`momentum`, with ``p = p + momentum * v - learning_rate * g``.
-
-    Parameters
-    ----------
-    loss, params, learning_rate, momentum
-        As for :func:`momentum`.
-
-    Returns
-    -------
-    grad_updates, param_updates, grad_shared
-        As for :func:`sgd`.
-    """
-    halves = _Halves(loss, params, "nesterov_momentum")
-    for p, g in halves:
-        velocity = halves.state(p, "velocity")
-        step = momentum * velocity - learning_rate * g
-        halves.update(velocity, step)
-        halves.update(p, p + momentum * step - learning_rate * g)
-    return halves.all()
+    """As :func:`momentum`, with ``p = p + momentum * v - learning_rate * g``."""
+    return _in_halves(whole.nesterov_momentum, loss, params, learning_rate, momentum)
 
 
 @_takes_lr
 def adagrad(
     loss: Any, params: Sequence, learning_rate: Any = 1.0, epsilon: float = 1e-6
 ) -> Halves:
-    """Adagrad: ``a = a + g**2``, ``p = p - learning_rate * g / sqrt(a + epsilon)``.
-
-    Parameters
-    ----------
-    loss, params, learning_rate
-        As for :func:`sgd`.
-    epsilon : float
-
-    Returns
-    -------
-    grad_updates, param_updates, grad_shared
-        As for :func:`sgd`.
-    """
+    """Adagrad: ``a = a + g**2``, ``p = p - learning_rate * g / sqrt(a + epsilon)``."""
     halves = _Halves(loss, params, "adagrad")
     for p, g in halves:
         squares = halves.state(p, "squares")
@@ -150,20 +86,7 @@ def rmsprop(
     rho: Any = 0.9,
     epsilon: float = 1e-6,
 ) -> Halves:
-    """RMSProp: as :func:`adagrad`, with ``a = rho * a + (1 - rho) * g**2``.
-
-    Parameters
-    ----------
-    loss, params, learning_rate
-        As for :func:`sgd`.
-    rho : float or scalar variable
-    epsilon : float
-
-    Returns
-    -------
-    grad_updates, param_updates, grad_shared
-        As for :func:`sgd`.
-    """
+    """RMSProp: as :func:`adagrad`, with ``a = rho * a + (1 - rho) * g**2``."""
     halves = _Halves(loss, params, "rmsprop")
     for p, g in halves:
         squares = halves.state(p, "squares")
@@ -181,32 +104,8 @@ def adadelta(
     rho: Any = 0.95,
     epsilon: float = 1e-6,
 ) -> Halves:
-    """Adadelta: steps in the proportion of past steps to past gradients.
-
-    ``a = rho * a + (1 - rho) * g**2``, ``s = g * sqrt(d + epsilon) / sqrt(a +
-    epsilon)``, ``d = rho * d + (1 - rho) * s**2``, ``p = p - learning_rate * s``.
-
-    Parameters
-    ----------
-    loss, params, learning_rate
-        As for :func:`sgd`.
-    rho : float or scalar variable
-    epsilon : float
-
-    Returns
-    -------
-    grad_updates, param_updates, grad_shared
-        As for :func:`sgd`.
-    """
-    halves = _Halves(loss, params, "adadelta")
-    for p, g in halves:
-        squares, steps = halves.state(p, "squares"), halves.state(p, "steps")
-        new = rho * squares + (1 - rho) * g**2
-        step = g * pt.sqrt(steps + epsilon) / pt.sqrt(new + epsilon)
-        halves.update(squares, new)
-        halves.update(steps, rho * steps + (1 - rho) * step**2)
-        halves.update(p, p - learning_rate * step)
-    return halves.all()
+    """Adadelta: steps in the proportion of past steps to past gradients."""
+    return _in_halves(whole.adadelta, loss, params, learning_rate, rho, epsilon)
 
 
 @_takes_lr
@@ -218,21 +117,7 @@ def adam(
     beta2: Any = 0.999,
     epsilon: float = 1e-8,
 ) -> Halves:
-    """Adam (Kingma and Ba, arXiv 1412.6980), the form at the end of section 2.
-
-    Parameters
-    ----------
-    loss, params, learning_rate
-        As for :func:`sgd`.
-    beta1, beta2 : float or scalar variable
-        How much of the running means, of gradients and of their squares, is kept.
-    epsilon : float
-
-    Returns
-    -------
-    grad_updates, param_updates, grad_shared
-        As for :func:`sgd`.
-    """
+    """Adam (Kingma and Ba, arXiv 1412.6980), the form at the end of section 2."""
     halves = _Halves(loss, params, "adam")
     t = halves.count()
     rate = learning_rate * pt.sqrt(1 - beta2**t) / (1 - beta1**t)
@@ -255,30 +140,17 @@ def adamax(
     beta2: Any = 0.999,
     epsilon: float = 1e-8,
 ) -> Halves:
-    """Adamax: as :func:`adam`, with the largest gradient so far, fading.
+    """Adamax: as :func:`adam`, with the largest gradient so far, fading."""
+    options = learning_rate, beta1, beta2, epsilon
+    return _in_halves(whole.adamax, loss, params, *options)
 
-    Parameters
-    ----------
-    loss, params, learning_rate
-        As for :func:`sgd`.
-    beta1, beta2 : float or scalar variable
-        How much of the running mean, and of the largest gradient, is kept.
-    epsilon : float
 
-    Returns
-    -------
-    grad_updates, param_updates, grad_shared
-        As for :func:`sgd`.
-    """
-    halves = _Halves(loss, params, "adamax")
-    rate = learning_rate / (1 - beta1 ** halves.count())
-    for p, g in halves:
-        means, largest = halves.state(p, "means"), halves.state(p, "largest")
-        new_mean = beta1 * means + (1 - beta1) * g
-        size = pt.maximum(beta2 * largest, pt.abs(g))
-        halves.update(means, new_mean)
-        halves.update(largest, size)
-        halves.update(p, p - rate * new_mean / (size + epsilon))
+def _in_halves(rule: Callable, loss: Any, params: Sequence, *options: Any) -> Halves:
+    """Return the halves of a rule of `synk.updates`."""
+    halves = _Halves(loss, params, rule.__name__)
+    gradients = [g for _, g in halves]
+    for var, new in rule(gradients, params, *options).items():
+        halves.update(var, new)
     return halves.all()
 
 

@@ -1,5 +1,0 @@
-"""`theano.configdefaults`: the options' object."""
-
-from .configuration import config
-
-__all__ = ["config"]

@@ -1,0 +1,293 @@
+"""Convolution, pooling and patches of images, by the functions of `synk.nn`.
+
+Theano had several generations of these; older ones are called as in their time.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytensor.tensor as pt
+
+from .. import nn
+from ..also_named import also_named
+
+# -- theano.tensor.nnet.abstract_conv
+
+
+def _refuse(unshared: bool) -> None:
+    if unshared:
+        raise NotImplementedError("unshared filters: synk has no Op for them")
+
+
+def _with_shape(x: Any, shape: Any) -> Any:
+    """Return `x`, of which the lengths in `shape` are known.
+
+    The batch's is left out, as Lasagne gives it from the type: each rank has fewer.
+    """
+    x = pt.as_tensor_variable(x)
+    if shape is None or x.owner is None:
+        return x
+    known = [
+        int(length) if isinstance(length, int | np.integer) else None
+        for length in shape
+    ]
+    return pt.specify_shape(x, [None, *known[1:]])
+
+
+def conv2d(
+    input: Any,
+    filters: Any,
+    input_shape: Any = None,
+    filter_shape: Any = None,
+    border_mode: Any = "valid",
+    subsample: Any = (1, 1),
+    filter_flip: bool = True,
+    image_shape: Any = None,
+    filter_dilation: Any = (1, 1),
+    num_groups: int = 1,
+    unshared: bool = False,
+) -> Any:
+    """Convolve images with filters; see ``synk.nn.conv2d``.
+
+    Shapes are tuples of what is known, and None; `image_shape` is the older name.
+    """
+    _refuse(unshared)
+    known = image_shape if input_shape is None else input_shape
+    return nn.conv2d(
+        _with_shape(input, known),
+        _with_shape(filters, filter_shape),
+        border_mode=border_mode,
+        subsample=subsample,
+        filter_flip=filter_flip,
+        filter_dilation=filter_dilation,
+        num_groups=num_groups,
+    )
+
+
+def conv3d(
+    input: Any,
+    filters: Any,
+    input_shape: Any = None,
+    filter_shape: Any = None,
+    border_mode: Any = "valid",
+    subsample: Any = (1, 1, 1),
+    filter_flip: bool = True,
+    filter_dilation: Any = (1, 1, 1),
+    num_groups: int = 1,
+) -> Any:
+    """Convolve volumes with filters: `conv2d` with one more axis."""
+    return nn.conv3d(
+        _with_shape(input, input_shape),
+        _with_shape(filters, filter_shape),
+        border_mode=border_mode,
+        subsample=subsample,
+        filter_flip=filter_flip,
+        filter_dilation=filter_dilation,
+        num_groups=num_groups,
+    )
+
+
+def conv2d_grad_wrt_inputs(
+    output_grad: Any,
+    filters: Any,
+    input_shape: Any,
+    filter_shape: Any = None,
+    unshared: bool = False,
+    **kwargs: Any,
+) -> Any:
+    """Return the gradient of `conv2d` by its images; further arguments as there."""
+    _refuse(unshared)
+    return nn.conv2d_grad_wrt_inputs(output_grad, filters, input_shape, **kwargs)
+
+
+class _Convolution:
+    """The convolution Ops of Theano, as layers of its time call them.
+
+    They are no Ops here but call the functions of `synk.nn`, which has the parameters.
+    `imshp` and `kshp`, shapes of images and filters, are not needed.
+    """
+
+    convdim = 2
+
+    def __init__(
+        self,
+        imshp: Any = None,
+        kshp: Any = None,
+        border_mode: Any = "valid",
+        subsample: Any = None,
+        filter_flip: bool = True,
+        filter_dilation: Any = None,
+        num_groups: int = 1,
+        unshared: bool = False,
+    ) -> None:
+        _refuse(unshared)
+        self.imshp, self.kshp = imshp, kshp
+        self.parameters = {
+            "border_mode": border_mode,
+            "subsample": 1 if subsample is None else subsample,
+            "filter_flip": filter_flip,
+            "filter_dilation": 1 if filter_dilation is None else filter_dilation,
+            "num_groups": num_groups,
+        }
+
+    def _sizes(self, shape: Any) -> tuple:
+        """Return a whole shape, of which `shape` has the sizes of images, or all."""
+        return (None, None, *[shape[i] for i in range(-self.convdim, 0)])
+
+
+class AbstractConv2d_gradInputs(_Convolution):
+    """The gradient of a convolution by its images: transposed convolution."""
+
+    def __call__(self, kern: Any, topgrad: Any, shape: Any) -> Any:
+        """Return it for filters, the gradient by the result, and the images' size."""
+        gradient = getattr(nn, f"conv{self.convdim}d_grad_wrt_inputs")
+        return gradient(topgrad, kern, self._sizes(shape), **self.parameters)
+
+
+class AbstractConv3d_gradInputs(AbstractConv2d_gradInputs):
+    """The gradient of a convolution by its volumes."""
+
+    convdim = 3
+
+
+class AbstractConv2d_gradWeights(_Convolution):
+    """The gradient of a convolution by its filters."""
+
+    def __call__(self, img: Any, topgrad: Any, shape: Any) -> Any:
+        """Return it for images, the gradient by the result, and the filters' size."""
+        sizes = self._sizes(shape)
+        return nn.conv2d_grad_wrt_weights(img, topgrad, sizes, **self.parameters)
+
+
+def bilinear_upsampling(
+    input: Any,
+    ratio: int | None = None,
+    frac_ratio: Any = None,
+    batch_size: int | None = None,
+    num_input_channels: int | None = None,
+    use_1D_kernel: bool = True,
+) -> Any:
+    """Make images `ratio` times larger, by bilinear interpolation.
+
+    Fractions are not implemented; sizes, and how it is computed, need not be said.
+    """
+    if frac_ratio is not None or ratio is None:
+        raise NotImplementedError("bilinear_upsampling: whole ratios only")
+    input = pt.as_tensor_variable(input)
+    rows = pt.cast(_upsampling_matrix(input.shape[2], ratio), input.dtype)
+    columns = pt.cast(_upsampling_matrix(input.shape[3], ratio), input.dtype)
+    return pt.dot(
+        pt.tensordot(input, rows, [[2], [1]]).dimshuffle(0, 1, 3, 2), columns.T
+    )
+
+
+def _upsampling_matrix(length: Any, ratio: int) -> Any:
+    """Return the matrix (length * ratio, length) of bilinear interpolation.
+
+    At the border, the outermost inputs go on.
+    """
+    # Input i is output i * ratio + (ratio - 1) // 2.
+    place = (pt.arange(length * ratio) - (ratio - 1) // 2) / ratio
+    place = pt.clip(place, 0, length - 1)
+    return pt.maximum(1 - pt.abs(place[:, None] - pt.arange(length)[None, :]), 0)
+
+
+# -- older convolutions
+
+
+def first_conv2d(
+    input: Any,
+    filters: Any,
+    image_shape: Any = None,
+    filter_shape: Any = None,
+    border_mode: str = "valid",
+    subsample: Any = (1, 1),
+    **kwargs: Any,
+) -> Any:
+    """Convolve as `theano.tensor.nnet.conv.conv2d`, whose hints mean nothing here."""
+    hints = {name for name in kwargs if name.startswith(("unroll_", "imshp", "kshp"))}
+    hints |= {"nb_threads", "openmp", "version", "verbose"}
+    other = {name: kwargs[name] for name in kwargs.keys() - hints}
+    shapes = image_shape, filter_shape
+    return conv2d(input, filters, *shapes, border_mode, subsample, **other)
+
+
+def conv2d_of_matrices(
+    input: Any,
+    filters: Any,
+    image_shape: Any = None,
+    filter_shape: Any = None,
+    border_mode: str = "valid",
+    subsample: Any = (1, 1),
+    **_: Any,
+) -> Any:
+    """Convolve as `theano.tensor.signal.conv.conv2d`: images without channels.
+
+    Both may be a matrix, or several in a tensor3. The shape of the result is (images,
+    filters, rows, columns), without the axes that `input` or `filters` did not have.
+    """
+    images, kernels = pt.as_tensor_variable(input), pt.as_tensor_variable(filters)
+    for name, value in ("input", images), ("filters", kernels):
+        if value.ndim not in (2, 3):
+            raise ValueError(f"{name} needs 2 or 3 dimensions, got {value.ndim}")
+    x = images[None, None] if images.ndim == 2 else images[:, None]
+    w = kernels[None, None] if kernels.ndim == 2 else kernels[:, None]
+    out = conv2d(x, w, border_mode=border_mode, subsample=subsample)
+    if kernels.ndim == 2:
+        out = out[:, 0]
+    return out[0] if images.ndim == 2 else out
+
+
+# -- theano.tensor.signal.pool
+
+
+def _pooling(op: Callable) -> Callable:
+    """Return a function of `synk.nn` with Theano's arguments, and their older names.
+
+    Theano left no incomplete windows out unless it was told to.
+    """
+
+    @also_named("ds", "ws")
+    @also_named("st", "stride")
+    @also_named("padding", "pad")
+    @functools.wraps(op)
+    def pool(
+        input: Any,
+        ws: Any,
+        ignore_border: bool | None = None,
+        stride: Any = None,
+        pad: Any = None,
+        mode: str = "max",
+    ) -> Any:
+        options = {} if pad is None else {"pad": pad}
+        return op(input, ws, bool(ignore_border), stride, mode=mode, **options)
+
+    pool.__module__ = __name__  # by which it is pickled
+    return pool
+
+
+pool_2d = _pooling(nn.pool_2d)
+pool_3d = _pooling(nn.pool_3d)
+
+
+def max_pool_2d(
+    input: Any,
+    ds: Any,
+    ignore_border: bool | None = None,
+    st: Any = None,
+    padding: Any = None,
+    mode: str = "max",
+) -> Any:
+    """Pool as `theano.tensor.signal.downsample.max_pool_2d`."""
+    return pool_2d(input, ds, ignore_border, st, padding, mode)
+
+
+def max_pool_2d_same_size(input: Any, patch_size: Any) -> Any:
+    """Return `input` with all but the largest element of each window set to 0."""
+    input = pt.as_tensor_variable(input)
+    largest = pool_2d(input, patch_size, ignore_border=True)
+    return pt.grad(largest.sum(), input) * input

@@ -1,5 +1,0 @@
-"""`theano.d3viz`: PyTensor's."""
-
-from ..forwarding import forward
-
-__getattr__, __dir__ = forward(__name__, "pytensor.d3viz")

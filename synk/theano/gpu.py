@@ -1,0 +1,172 @@
+"""Theano's two GPU backends, `gpuarray` and `sandbox.cuda`: there, and not activated.
+
+So it was in a Theano without a GPU, and scripts rest on it: they import ``dnn_conv`` at
+their top and ask ``dnn_available()`` later, or test for ``GpuArrayType``. Names can be
+imported, classes of Ops be made; what makes a graph of them raises.
+"""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+_INSTEAD = (
+    "Theano's GPU backend is not activated here. theano.tensor has the same on the CPU"
+    ' (nnet.conv2d, signal.pool), and whole graphs run on GPUs through mode="JAX"'
+)
+
+_DNN = (
+    "GpuDnnBatchNorm GpuDnnConv GpuDnnConvDesc GpuDnnConvGradI GpuDnnConvGradW"
+    " GpuDnnPool GpuDnnSoftmax dnn_batch_normalization_test"
+    " dnn_batch_normalization_train dnn_conv dnn_conv3d dnn_gradinput dnn_gradweight"
+    " dnn_pool"
+)
+_BASIC_OPS = (
+    "GpuAlloc GpuAllocEmpty GpuContiguous GpuFromHost GpuJoin GpuReshape HostFromGpu"
+    " gpu_alloc gpu_alloc_empty gpu_contiguous gpu_from_host gpu_join host_from_gpu"
+)
+_BLAS = "GpuCorr3dMM GpuCorrMM GpuCorrMM_gradInputs GpuCorrMM_gradWeights"
+_BLAS += " GpuDot22 GpuGemm GpuGemv GpuGer"
+
+NAMES = {
+    "gpuarray": "",
+    "gpuarray.basic_ops": f"{_BASIC_OPS} as_gpuarray_variable infer_context_name",
+    "gpuarray.blas": _BLAS,
+    "gpuarray.dnn": _DNN,
+    "gpuarray.elemwise": "GpuCAReduceCuda GpuDimShuffle GpuElemwise",
+    "gpuarray.pool": "GpuPool",
+    "gpuarray.type": "GpuArrayConstant GpuArraySharedVariable GpuArrayType"
+    " GpuArrayVariable gpuarray_shared_constructor",
+    "sandbox.cuda": "GpuOp",
+    "sandbox.cuda.basic_ops": f"{_BASIC_OPS} GpuDimShuffle GpuElemwise as_cuda_array"
+    " as_cuda_ndarray_variable",
+    "sandbox.cuda.blas": _BLAS,
+    "sandbox.cuda.dnn": _DNN,
+    "sandbox.cuda.type": "CudaNdarrayType",
+    "sandbox.cuda.var": "CudaNdarrayConstant CudaNdarraySharedVariable"
+    " CudaNdarrayVariable cuda_shared_constructor float32_shared_constructor",
+}
+"""Module -> what of it raises in use: what scripts have been found to import."""
+
+PACKAGES = "gpuarray", "sandbox.cuda", "sandbox.gpuarray"
+
+
+def missing(name: str) -> str | None:
+    """Return what to say of a name that a GPU backend has not; None of other names."""
+    is_theirs = name.startswith(tuple(f"theano.{package}." for package in PACKAGES))
+    return f"no {name}: {_INSTEAD}" if is_theirs else None
+
+
+class ContextNotDefined(ValueError):
+    """No GPU has this name."""
+
+
+def get_context(name: Any) -> Any:
+    """Raise that there is no context of this name, nor of any."""
+    raise ContextNotDefined(f"context name {name} not defined")
+
+
+def list_contexts() -> list:
+    """Return the names of all contexts: none."""
+    return []
+
+
+def use(device: str, *_: Any, **__: Any) -> None:
+    """Warn that `device` is not used, unless it is the CPU; the script goes on."""
+    if device != "cpu":
+        warnings.warn(
+            f"use({device!r}): Theano's GPU backend is not here, and the script goes on"
+            " without it. Graphs run on GPUs in JAX mode: THEANO_FLAGS=mode=JAX, or"
+            ' mode="JAX" in a function',
+            stacklevel=2,
+        )
+
+
+class Answer:
+    """`dnn_available` and its like: False, and `msg` says why."""
+
+    avail = False
+
+    def __init__(self, name: str, msg: str) -> None:
+        self.__name__ = name
+        self.msg = msg
+
+    def __call__(self, context_name: Any = None) -> bool:
+        """Return False: there is no cuDNN for the names of this module."""
+        return False
+
+
+def version(raises: bool = True) -> int:
+    """Raise that there is no cuDNN whose version could be told, or return -1."""
+    if raises:
+        raise RuntimeError(
+            "We can't determine the cudnn version as it is not available", _PYGPU
+        )
+    return -1
+
+
+_CUDA, _PYGPU = "CUDA not available", "PyGPU not available"
+_CONTEXTS = {
+    "ContextNotDefined": ContextNotDefined,
+    "get_context": get_context,
+    "list_contexts": list_contexts,
+}
+_OTHERS: dict[str, dict[str, Any]] = {
+    "gpuarray": {
+        "pygpu": None,
+        "pygpu_activated": False,
+        "theano_gpu_is_already_active": False,
+        "init_dev": use,
+        "use": use,
+        **_CONTEXTS,
+    },
+    "gpuarray.dnn": {
+        "dnn_available": Answer("dnn_available", _PYGPU),
+        "dnn_present": Answer("dnn_present", _PYGPU),
+        "version": version,
+    },
+    "gpuarray.type": _CONTEXTS,
+    "sandbox.cuda": {
+        "cuda_available": False,
+        "cuda_enabled": False,
+        "cuda_initialization_error_message": "",
+        "cuda_warning_is_displayed": False,
+        "dnn_available": (answer := Answer("dnn_available", _CUDA)),
+        "dnn_version": version,
+        "use": use,
+    },
+    "sandbox.cuda.dnn": {"dnn_available": answer, "version": version},
+}
+"""Module -> what answers."""
+
+
+def names_in(module: str) -> dict[str, Any]:
+    """Return what a module of these has: ``names_in("gpuarray.dnn")``."""
+    is_old = module.startswith("sandbox.cuda")
+    error: type[Exception] = RuntimeError if is_old else ContextNotDefined
+    said = _CUDA if is_old else "Could not infer context from inputs"
+    standing_in = {
+        name: _stand_in(module, name, error, f"theano.{module}.{name}: {said}")
+        for name in NAMES[module].split()
+    }
+    return standing_in | _OTHERS.get(module, {})
+
+
+def _stand_in(module: str, name: str, error: type[Exception], message: str) -> Any:
+    """Return a function that raises; or a class, of which an Op raises when called."""
+
+    def used(*_: Any, **__: Any) -> Any:
+        raise error(f"{message}. {_INSTEAD}")
+
+    place = f"synk.theano.{module}"
+    if name[0].islower():
+        used.__name__, used.__qualname__, used.__module__ = name, name, place
+        return used
+    body: dict[str, Any] = {"__module__": place, "__doc__": message}
+    if name.endswith(("Type", "Variable", "Constant")):
+        return type(name, (), {**body, "__init__": used})
+
+    def __init__(self: Any, *_: Any, **__: Any) -> None:
+        pass
+
+    return type(name, (), {**body, "__init__": __init__, "__call__": used})

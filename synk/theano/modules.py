@@ -1,0 +1,368 @@
+"""Theano's modules: made of one table when they are imported.
+
+`theano.tensor.nnet.bn` and the like have no files. What such a module has is looked up
+in its *sources*, in their order, when it is asked for. A source is a module of
+PyTensor's or Python's; or with a dot before it, one of Theano's or a file of this
+folder. After a colon are the names that are taken of it, ``new=old`` if it has another
+there; without one, all that are public and no modules.
+
+Modules are found through the path of their package, of which an entry, `PLACE`, is on
+no disk: so `pkgutil` goes through them, and `importlib` finds, makes and reloads them.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Iterator
+from functools import cache
+from importlib.abc import InspectLoader, PathEntryFinder
+from importlib.machinery import ModuleSpec
+from types import BuiltinFunctionType, FunctionType, ModuleType
+from typing import Any
+
+from . import gpu
+
+OURS = "synk.theano"
+PLACE = f"{OURS}:"
+
+_GRADIENT = ".graphs:Lop,Rop,consider_constant"
+_SCAN = ".loops:foldl,foldr,map,reduce,scan"
+_FUNCTIONS = ".functions:In,Out,Param,SharedVariable,function,pfunc,shared"
+_NORMALIZATION = (
+    "batch_normalization,batch_normalization_test,batch_normalization_train"
+)
+_SIGMOIDS = "hard_sigmoid,sigmoid,softplus,ultra_fast_sigmoid"
+_NETWORKS = (
+    f".networks:{_NORMALIZATION},{_SIGMOIDS},binary_crossentropy,"
+    "categorical_crossentropy,confusion_matrix,crossentropy_categorical_1hot,"
+    "crossentropy_softmax_argmax_1hot_with_bias,elu,h_softmax,logsoftmax,relu,selu,"
+    "sigmoid_binary_crossentropy,softmax,softsign"
+)
+_CONVOLUTION = (
+    "synk.nn:conv2d_grad_wrt_weights"
+    " .convolution:bilinear_upsampling,conv2d,conv2d_grad_wrt_inputs,conv3d"
+)
+_ABSTRACT = (
+    ",AbstractConv2d_gradInputs,AbstractConv2d_gradWeights,AbstractConv3d_gradInputs"
+)
+_VARIABLES = "col,matrix,row,scalar,tensor,tensor3,tensor4,tensor5,vector"
+
+SOURCES = {
+    "": ".functions:In,Out,Param,SharedVariable,clone,function,shared"
+    f" .configuration:_asarray,change_flags,config {_SCAN} .graphs:Lop,Rop,Variable"
+    " .tensors:dot .pytensor_versions:OrderedUpdates"
+    " .printing:dprint=debugprint,pp,pprint"
+    " pytensor.compile:FunctionMaker,Mode,as_op,predefined_linkers,predefined_modes,"
+    "predefined_optimizers pytensor.compile.builders:OpFromGraph"
+    " pytensor.graph:Apply,Constant,Op,Type pytensor.gradient:grad,subgraph_grad"
+    " pytensor.link.c.type:generic pytensor.scan:scan_checkpoints"
+    " pytensor.sparse:sparse_grad",
+    "compat": "collections:OrderedDict,defaultdict"
+    " builtins:PY3=True,ifilter=filter,imap=map,izip=zip",
+    "compat.python2x": "collections:OrderedDict,defaultdict",
+    "compile": f"{_FUNCTIONS} .graphs:MonitorMode pytensor.compile"
+    " pytensor.compile.builders:OpFromGraph",
+    "compile.builders": "pytensor.compile.builders",
+    "compile.debugmode": "pytensor.compile.debugmode pytensor.compile.debug.debugmode",
+    "compile.function": ".functions:function",
+    "compile.function_module": "pytensor.compile pytensor.compile.executor"
+    " pytensor.compile.function.types",
+    "compile.io": f"{_FUNCTIONS} pytensor.compile.io",
+    "compile.mode": "pytensor.compile.mode",
+    "compile.monitormode": ".graphs:MonitorMode,detect_nan",
+    "compile.nanguardmode": "pytensor.compile.nanguardmode"
+    " pytensor.compile.debug.nanguardmode",
+    "compile.ops": "pytensor.compile.ops pytensor.raise_op pytensor.tensor.shape"
+    " .tensors:Rebroadcast",
+    "compile.pfunc": f"{_FUNCTIONS} pytensor.compile pytensor.compile.rebuild",
+    "compile.profiling": "pytensor.compile.profiling pytensor.compile.debug.profiling",
+    "compile.sharedvalue": f"{_FUNCTIONS} pytensor.compile.sharedvalue",
+    "configdefaults": ".configuration:config",
+    "configparser": ".configuration:TheanoConfigParser=Config,change_flags,config",
+    "d3viz": "pytensor.d3viz",
+    "d3viz.d3viz": "pytensor.d3viz.d3viz pytensor.d3viz",
+    "d3viz.formatting": "pytensor.d3viz.formatting pytensor.d3viz",
+    "gof": ".graphs:Variable,ancestors,inputs,is_same_graph"
+    " pytensor.graph.rewriting.basic:local_optimizer=node_rewriter"
+    " pytensor.link.c.op:COp pytensor.link.c.type:CType,Generic,generic pytensor.graph"
+    " pytensor.graph.basic pytensor.graph.traversal pytensor.graph.utils"
+    " pytensor.graph.rewriting.basic",
+    "gof.fg": "pytensor.graph.fg",
+    "gof.graph": ".gof",
+    "gof.op": "pytensor.graph.op pytensor.link.c.op",
+    "gof.opt": ".gof",
+    "gof.toolbox": "pytensor.graph.features",
+    "gof.type": ".gof pytensor.graph.type pytensor.link.c.type",
+    "gof.utils": "pytensor.graph.utils",
+    "gradient": f"{_GRADIENT} pytensor.gradient",
+    "ifelse": "pytensor.conditional.op pytensor.ifelse",
+    "misc": "",
+    "misc.pkl_utils": ".pickles:dump,load pytensor.misc.pkl_utils",
+    "misc.safe_asarray": ".configuration:_asarray",
+    "printing": ".graphs:debugprint,pydotprint pytensor.printing",
+    "raise_op": "pytensor.raise_op",
+    "sandbox": "",
+    "sandbox.linalg": ".tensor.nlinalg .tensor.slinalg",
+    "sandbox.neighbours": ".tensor.nnet.neighbours",
+    "sandbox.rng_mrg": ".streams:MRG_RandomStreams",
+    "scalar": "pytensor.scalar",
+    "scalar.basic": "pytensor.scalar.basic pytensor.scalar",
+    "scan_module": f"{_SCAN} pytensor.scan pytensor.scan.utils",
+    "scan_module.scan": ".loops:scan",
+    "scan_module.scan_op": "pytensor.scan.op",
+    "scan_module.scan_utils": ".functions:clone pytensor.scan.utils pytensor.scan",
+    "scan_module.scan_views": _SCAN,
+    "sparse": "pytensor.sparse:SparseType=SparseTensorType,constant=as_sparse,sgn=sign,"
+    "structured_monoid=structured_elemwise builtins:enable_sparse=True"
+    " pytensor.sparse.variable:SparseConstant,SparseVariable pytensor.sparse"
+    " pytensor.sparse.type",
+    "sparse.basic": ".sparse pytensor.sparse.basic pytensor.sparse.math",
+    "sparse.sharedvar": ".sparse pytensor.sparse.sharedvar",
+    "sparse.type": ".sparse",
+    "sparse.utils": "pytensor.sparse.utils",
+    "tensor": f".tensors:{_VARIABLES},Rebroadcast,TensorVariable,addbroadcast,"
+    "batched_dot,batched_tensordot,cast,conj,diag,dot,flatten,"
+    "get_scalar_constant_value,mean,patternbroadcast,repeat,reshape,split,stack,tile,"
+    "trace,unbroadcast,unravel_index pytensor.tensor:abs_=abs,inv=reciprocal"
+    " .functions:shared .streams:RandomStreams .gradient:Lop,Rop,consider_constant,"
+    "grad,hessian,jacobian,numeric_grad,verify_grad .graphs:Variable"
+    " pytensor.tensor.exceptions:NotScalarConstantError"
+    " pytensor.tensor.sharedvar:TensorSharedVariable pytensor.tensor"
+    " pytensor.tensor.extra_ops pytensor.tensor.basic pytensor.tensor.math"
+    " pytensor.tensor.type pytensor.tensor.subtensor pytensor.tensor.elemwise",
+    "tensor.basic": ".tensor",
+    "tensor.blas": "pytensor.tensor.blas",
+    "tensor.elemwise": "pytensor.tensor.elemwise pytensor.tensor.math .tensor",
+    "tensor.extra_ops": ".tensor",
+    "tensor.fft": "pytensor.tensor.fft",
+    "tensor.nlinalg": ".tensors:diag,eigh,qr,trace"
+    " pytensor.tensor:alloc_diag=diag,extract_diag pytensor.tensor.linalg"
+    " pytensor.tensor.nlinalg",
+    "tensor.nnet": f"{_NETWORKS} {_CONVOLUTION}",
+    "tensor.nnet.abstract_conv": f"{_CONVOLUTION}{_ABSTRACT}",
+    "tensor.nnet.bn": f".networks:{_NORMALIZATION}",
+    "tensor.nnet.conv": ".convolution:conv2d=first_conv2d",
+    "tensor.nnet.neighbours": "synk.nn:images2neibs,neibs2images",
+    "tensor.nnet.nnet": f"{_NETWORKS} pytensor.tensor.special",
+    "tensor.nnet.sigm": f".networks:{_SIGMOIDS}",
+    "tensor.opt": "pytensor.raise_op:assert_=assert_op pytensor.raise_op"
+    " pytensor.tensor.shape pytensor.tensor.rewriting.basic",
+    "tensor.raw_random": "pytensor.tensor.random",
+    "tensor.shared_randomstreams": ".streams:RandomStreams",
+    "tensor.sharedvar": "pytensor.tensor.sharedvar",
+    "tensor.signal": "",
+    "tensor.signal.conv": ".convolution:conv2d=conv2d_of_matrices",
+    "tensor.signal.downsample": ".convolution:max_pool_2d,max_pool_2d_same_size",
+    "tensor.signal.pool": ".convolution:max_pool_2d_same_size,pool_2d,pool_3d",
+    "tensor.slinalg": ".tensors:solve_lower_triangular pytensor.tensor.linalg"
+    " pytensor.tensor.slinalg",
+    "tensor.sort": "pytensor.tensor.sort",
+    "tensor.subtensor": "pytensor.tensor.subtensor",
+    "tensor.type": f".tensors:{_VARIABLES} pytensor.tensor.type",
+    "tensor.utils": "pytensor.tensor.utils",
+    "tensor.var": ".tensors:TensorVariable pytensor.tensor.variable"
+    " pytensor.tensor.sharedvar",
+    "tensor.xlogx": ".tensors:xlogx,xlogy0",
+    "typed_list": "pytensor.typed_list",
+    "typed_list.basic": "pytensor.typed_list.basic pytensor.typed_list",
+    "updates": ".pytensor_versions:OrderedUpdates",
+    **dict.fromkeys(gpu.NAMES, ""),
+    "sandbox.gpuarray": ".gpuarray",
+    **{
+        f"sandbox.{module}": f".{module}"
+        for module in gpu.NAMES
+        if module.startswith("gpuarray.")
+    },
+}
+"""Module, without ``theano.`` -> where its names come from, separated by blanks."""
+
+ABSENT = {
+    "theano.compile.ProfileMode": "pass profile=True to function",
+    "theano.compile.Shape_i": "use x.shape[i]",
+    "theano.gradient.hessian_times_vector": "use grad of a product, or Rop of a grad",
+    "theano.raise_op.Raise": "use CheckAndRaise",
+    "theano.tensor.load": "use numpy.load, and synk.data for what all ranks read",
+    "theano.tensor.logical_and": "use ``and_`` of booleans",
+    "theano.tensor.logical_or": "use ``or_`` of booleans",
+    "theano.tensor.max_pool_2d": "theano.tensor.signal.pool.pool_2d",
+    "theano.tensor.nnet.blocksparse": "use indexing and batched_dot",
+    "theano.tensor.nnet.conv.ConvOp": "use conv2d",
+    "theano.tensor.nnet.conv2d_transpose": "use synk.nn.conv2d_transpose",
+    "theano.tensor.nnet.conv3d2d": "use theano.tensor.nnet.conv3d",
+    "theano.tensor.nnet.separable_conv2d": "use conv2d with num_groups",
+    "theano.tensor.nnet.softmax_graph": "use softmax",
+    "theano.tensor.nnet.softmax_with_bias": "use softmax(x + b)",
+    "theano.tensor.rint": 'use round(x, mode="half_to_even")',
+    "theano.tensor.signal.downsample.DownsampleFactorMax": "use pool.pool_2d",
+    "theano.tensor.signal.pool.Pool": "use pool_2d",
+    "theano.tensor.slinalg.solve_symmetric": 'use solve(a, b, assume_a="sym")',
+    "theano.tensor.slinalg.solve_upper_triangular": "use solve_triangular",
+    "theano.tensor.topk": "use sort",
+}
+"""What Theano had and is not here -> what to use."""
+
+
+def hint(name: str) -> str:
+    """Return what to say of a name of Theano's that is not here."""
+    if name in ABSENT:
+        return f"{name} is not part of synk's Theano: {ABSENT[name]}"
+    place = name.rpartition(".")[0].replace("theano", "pytensor", 1)
+    return gpu.missing(name) or (
+        f"{name} is neither a name of Theano's that synk knows nor one of PyTensor's; "
+        f"see {place} for what PyTensor has, and synk's page 'Theano's names'"
+    )
+
+
+# -- names of a module
+
+_MISSING = object()
+
+
+def fill(namespace: dict[str, Any]) -> None:
+    """Give a module of Theano's, while it is made, what it has."""
+    name = namespace["__name__"]
+    module = name.removeprefix(OURS).removeprefix(".")
+    if module in gpu.NAMES:
+        namespace.update(gpu.names_in(module))
+
+    def __getattr__(asked: str) -> Any:
+        if asked == "__all__":
+            return [each for each in __dir__() if not each.startswith("_")]
+        full = ".".join(filter(None, ["theano", module, asked]))
+        is_child = full.removeprefix("theano.") in SOURCES
+        found = _MISSING if full in ABSENT else _look_up(module, asked)
+        if found is _MISSING and is_child:
+            return importlib.import_module(f"{name}.{asked}")
+        if found is _MISSING:
+            raise AttributeError(hint(full), name=asked)
+        return namespace.setdefault(asked, found)
+
+    def __dir__() -> list[str]:
+        own = [n for n, value in namespace.items() if not _is_others(value)]
+        return sorted({*own, *_names(module), *_children(module)})
+
+    namespace.update(__getattr__=__getattr__, __dir__=__dir__)
+    for _, names in _sources(module):
+        for listed in names or ():
+            found = _look_up(module, listed)
+            if found is not _MISSING:
+                namespace[listed] = found
+    # A module with the name of a function, as theano.tensor.sort, is imported before:
+    # the import puts it in its package, where the function has to be.
+    for child in _children(module):
+        found = _look_up(module, child)
+        if found is not _MISSING:
+            importlib.import_module(f"{name}.{child}")
+            namespace[child] = found
+
+
+def _is_others(value: Any) -> bool:
+    """Tell whether a module has imported something for its own use."""
+    if isinstance(value, FunctionType | BuiltinFunctionType | type):
+        return value.__module__.partition(".")[0] not in ("pytensor", "synk")
+    return isinstance(value, ModuleType)
+
+
+@cache
+def _sources(module: str) -> list[tuple[str, dict[str, str] | None]]:
+    """Return the modules that one's names come from, and which: new name -> old."""
+    found: list[tuple[str, dict[str, str] | None]] = []
+    for source in SOURCES[module].split():
+        place, _, names = source.partition(":")
+        place = f"{OURS}{place}" if place.startswith(".") else place
+        pairs = [name.partition("=") for name in names.split(",") if name]
+        found.append((place, {new: old or new for new, _, old in pairs} or None))
+    return found
+
+
+def _look_up(module: str, name: str) -> Any:
+    for place, names in _sources(module):
+        there = _import(place)
+        old = name if names is None else names.get(name, "")
+        if there is None or (names is None and not _is_public(there, name)):
+            continue
+        found = getattr(there, old, _MISSING) if old else _MISSING
+        if found is not _MISSING:
+            return found
+    return _MISSING
+
+
+def _names(module: str) -> set[str]:
+    """Return all names that `_look_up` finds."""
+    found: set[str] = set()
+    for place, names in _sources(module):
+        there = _import(place)
+        if there is not None:
+            some = dir(there) if names is None else names
+            found |= {n for n in some if names is not None or _is_public(there, n)}
+    return found
+
+
+def _is_public(there: ModuleType, name: str) -> bool:
+    return not (name.startswith("_") or _is_others(getattr(there, name, None)))
+
+
+def _import(place: str) -> ModuleType | None:
+    """Return a module, or None if the installed PyTensor has it not."""
+    try:
+        return importlib.import_module(place)
+    except ModuleNotFoundError as error:
+        if error.name and place.startswith(error.name):
+            return None
+        raise
+
+
+# -- finding and making modules
+
+
+def _children(module: str) -> list[str]:
+    start = f"{module}." if module else ""
+    rests = [name[len(start) :] for name in SOURCES if name and name.startswith(start)]
+    return [rest for rest in rests if "." not in rest]
+
+
+class Maker(InspectLoader):
+    """Makes modules of Theano's, by a source of two lines."""
+
+    def is_package(self, fullname: str) -> bool:
+        """Tell whether a module has others below it."""
+        return bool(_children(fullname.removeprefix(f"{OURS}.")))
+
+    def get_source(self, fullname: str) -> str:
+        """Return what is run to make a module."""
+        return f"from {__name__} import fill as _fill\n\n_fill(globals())\n"
+
+
+class Finder(PathEntryFinder):
+    """Finds modules of Theano's through a package's path, which says whose they are."""
+
+    def __init__(self, place: str) -> None:
+        if not place.startswith(PLACE):
+            raise ImportError(f"no place of Theano's modules: {place}")
+        self._package = place.removeprefix(PLACE)
+
+    def find_spec(self, fullname: str, target: Any = None) -> ModuleSpec | None:
+        """Return the spec of a module in the table."""
+        module = fullname.removeprefix(f"{OURS}.")
+        if module not in SOURCES:
+            return None
+        maker = Maker()
+        spec = ModuleSpec(fullname, maker, origin=__file__)
+        if maker.is_package(fullname):
+            spec.submodule_search_locations = [PLACE + module]
+        return spec
+
+    def iter_modules(self, prefix: str = "") -> Iterator[tuple[str, bool]]:
+        """Yield the modules of the package, for `pkgutil`."""
+        for child in _children(self._package):
+            full = ".".join(filter(None, [OURS, self._package, child]))
+            yield prefix + child, Maker().is_package(full)
+
+
+def register(path: list[str]) -> None:
+    """Have Theano's modules found through the path of a package."""
+    if Finder not in sys.path_hooks:
+        sys.path_hooks.append(Finder)
+    if PLACE not in path:
+        path.append(PLACE)

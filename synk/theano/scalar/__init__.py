@@ -1,5 +1,0 @@
-"""`theano.scalar`: PyTensor's."""
-
-from ..forwarding import forward
-
-__getattr__, __dir__ = forward(__name__, "pytensor.scalar")

@@ -1,5 +1,0 @@
-"""`theano.scan_module.scan`: where `scan` is from."""
-
-from .loops import scan
-
-__all__ = ["scan"]

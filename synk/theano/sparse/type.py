@@ -1,5 +1,0 @@
-"""`theano.sparse.type`: the type of sparse matrices."""
-
-from ..forwarding import forward
-
-__getattr__, __dir__ = forward(__name__, "synk.theano.sparse", "pytensor.sparse.type")

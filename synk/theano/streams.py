@@ -1,0 +1,189 @@
+"""Random streams: fresh numbers in every call, and on every rank.
+
+Each draw has a NumPy generator of its own in a shared variable, which the compiled
+function moves on. The numbers are NumPy's and not those that Theano drew from the same
+seed. `synk.function` gives each rank a stream of its own.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytensor
+import pytensor.tensor as pt
+import pytensor.tensor.random as ptr
+
+from .pytensor_versions import draw
+
+_GeneratorVariable: Any = type(pytensor.shared(np.random.default_rng(0)))
+"""PyTensor's class of generators in shared variables."""
+
+
+class Seedable(np.random.Generator):
+    """A generator of NumPy's that can be seeded as Theano's were.
+
+    numbers = u.rng.get_value(borrow=True)
+    numbers.seed(89234)
+    u.rng.set_value(numbers, borrow=True)
+    """
+
+    def seed(self, seed: Any = None) -> None:
+        """Start anew from `seed`, in place; from the system's entropy without one."""
+        fresh = type(self.bit_generator)(seed)
+        self.bit_generator.state = fresh.state
+
+    def get_state(self) -> Any:
+        """Return the state, for `set_state`."""
+        return copy.deepcopy(self.bit_generator.state)
+
+    def set_state(self, state: Any) -> None:
+        """Go on from a state that `get_state` returned."""
+        self.bit_generator.state = state
+
+
+class SeedableVariable(_GeneratorVariable):
+    """A generator in a shared variable, whose value is `Seedable`."""
+
+    def get_value(
+        self, borrow: bool = False, return_internal_type: bool = False
+    ) -> Any:
+        """Return the generator; with `borrow`, what is done to it is done to ours."""
+        value = super().get_value(borrow=borrow)
+        return Seedable(value.bit_generator)
+
+    def set_value(self, new_value: Any, borrow: bool = False) -> None:
+        """Take a generator, or a copy of it."""
+        if isinstance(new_value, Seedable):
+            new_value = np.random.Generator(new_value.bit_generator)
+        super().set_value(new_value, borrow=borrow)
+
+
+def _generator_variable(seed: np.random.SeedSequence) -> Any:
+    plain = pytensor.shared(np.random.default_rng(seed), borrow=True)
+    value = plain.get_value(borrow=True)
+    return SeedableVariable(plain.type, value, strict=False, name=None)
+
+
+def _floats(dtype: Any) -> str:
+    return pytensor.config.floatX if dtype is None else str(dtype)
+
+
+class RandomStreams:
+    """`theano.tensor.shared_randomstreams.RandomStreams`.
+
+    Without a `seed`, every run draws other numbers. Of a draw, `size` is the shape, and
+    `ndim` the length of a symbolic one; floats are of ``config.floatX`` unless `dtype`
+    is given.
+    """
+
+    def __init__(self, seed: Any = None) -> None:
+        self.default_instance_seed = seed
+        self.state_updates: list[tuple[Any, Any]] = []
+        self._seeds = np.random.SeedSequence(seed)
+
+    def __getattr__(self, name: str) -> Any:
+        instead = ""
+        if hasattr(ptr, name):
+            instead = f"; write gen(pytensor.tensor.random.{name}, ...)"
+        raise AttributeError(f"{type(self).__name__} has no {name}{instead}", name=name)
+
+    def seed(self, seed: Any = None) -> None:
+        """Start every stream afresh, by default from the seed of the constructor."""
+        if seed is None:
+            seed = self.default_instance_seed
+        self._seeds = np.random.SeedSequence(seed)
+        children = self._seeds.spawn(len(self.state_updates))
+        for (shared, _), child in zip(self.state_updates, children, strict=True):
+            shared.set_value(np.random.default_rng(child), borrow=True)
+
+    @property
+    def rstate(self) -> np.random.SeedSequence:
+        """Where the seeds of streams to come are from; it can be set to another's."""
+        return copy.deepcopy(self._seeds)
+
+    @rstate.setter
+    def rstate(self, state: np.random.SeedSequence) -> None:
+        self._seeds = copy.deepcopy(state)
+
+    def __getitem__(self, item: Any) -> Any:
+        """Return the generator of a stream: ``srng[u.rng]``."""
+        return item.get_value(borrow=True)
+
+    def __setitem__(self, item: Any, value: Any) -> None:
+        item.set_value(value, borrow=True)
+
+    def updates(self) -> list[tuple[Any, Any]]:
+        """Return the updates of all streams; `function` makes them by itself."""
+        return list(self.state_updates)
+
+    def gen(self, op: Callable, *args: Any, **kwargs: Any) -> Any:
+        """Draw from one of PyTensor's random variables, with its arguments."""
+        (child,) = self._seeds.spawn(1)
+        rng = _generator_variable(child)
+        sample, update = draw(op, rng, *args, **kwargs)
+        self.state_updates.append((rng, update))
+        sample.rng, sample.update = rng, (rng, update)
+        return sample
+
+    def _draw(self, op: Callable, *args: Any, size: Any, ndim: Any, dtype: Any) -> Any:
+        if ndim is not None and not isinstance(size, tuple | list | type(None)):
+            size = pt.specify_shape(pt.as_tensor_variable(size), (ndim,))
+        args = tuple(pt.as_tensor_variable(value) for value in args)
+        sample = self.gen(op, *args, size=size)
+        if sample.dtype == dtype:
+            return sample
+        cast: Any = pt.cast(sample, dtype)
+        cast.rng, cast.update = sample.rng, sample.update
+        return cast
+
+    def uniform(
+        self,
+        size: Any = None,
+        low: Any = 0.0,
+        high: Any = 1.0,
+        ndim: int | None = None,
+        dtype: Any = None,
+        nstreams: Any = None,
+    ) -> Any:
+        """Draw from [low, high)."""
+        dtype = _floats(dtype)
+        return self._draw(ptr.uniform, low, high, size=size, ndim=ndim, dtype=dtype)
+
+    def normal(
+        self,
+        size: Any = None,
+        avg: Any = 0.0,
+        std: Any = 1.0,
+        ndim: int | None = None,
+        dtype: Any = None,
+        nstreams: Any = None,
+    ) -> Any:
+        """Draw from a normal distribution of mean `avg`."""
+        dtype = _floats(dtype)
+        return self._draw(ptr.normal, avg, std, size=size, ndim=ndim, dtype=dtype)
+
+    def binomial(
+        self,
+        size: Any = None,
+        n: Any = 1,
+        p: Any = 0.5,
+        ndim: int | None = None,
+        dtype: Any = "int64",
+        nstreams: Any = None,
+        prob: Any = None,
+    ) -> Any:
+        """Draw the number of successes in `n` trials of probability `p` (`prob`)."""
+        p = p if prob is None else prob
+        if isinstance(n, int) and n == 1:  # numba tosses a coin faster
+            return self._draw(ptr.bernoulli, p, size=size, ndim=ndim, dtype=str(dtype))
+        return self._draw(ptr.binomial, n, p, size=size, ndim=ndim, dtype=str(dtype))
+
+
+class MRG_RandomStreams(RandomStreams):
+    """`theano.sandbox.rng_mrg.MRG_RandomStreams`, with NumPy's generators."""
+
+    def __init__(self, seed: Any = 12345, use_cuda: bool | None = None) -> None:
+        super().__init__(seed)

@@ -1,5 +1,0 @@
-"""`theano.tensor.blas`: PyTensor's."""
-
-from ..forwarding import forward
-
-__getattr__, __dir__ = forward(__name__, "pytensor.tensor.blas")

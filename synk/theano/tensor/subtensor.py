@@ -1,5 +1,0 @@
-"""`theano.tensor.subtensor`: PyTensor's."""
-
-from ..forwarding import forward
-
-__getattr__, __dir__ = forward(__name__, "pytensor.tensor.subtensor")

@@ -1,5 +1,0 @@
-"""`theano.tensor.utils`: PyTensor's."""
-
-from ..forwarding import forward
-
-__getattr__, __dir__ = forward(__name__, "pytensor.tensor.utils")
