@@ -31,11 +31,10 @@ from ..ranks.session import SESSION
 from ..ranks.to_nodes import PARTED, Parted, Parting
 from ..user_frames import callers_level
 from ..variables.data import Data
-from .background import Background
 from .columns import Column
 from .order import batches_of_part, cut
 from .part import Part
-from .rows import Rows, check_batch_size
+from .rows import Rows, check_batch_size, new_reader, read_on_any_core
 from .stored import Stored
 
 _numbers = itertools.count()
@@ -70,7 +69,7 @@ class Reader:
 
     def __init__(self, rows: Rows, here: Here) -> None:
         self._rows, self._here = rows, here
-        self._background = Background()
+        self._reader = new_reader()
         self._opened: dict[tuple[int, int], np.ndarray] = {}
         self._epoch: Epoch | None = None
         self._order = self.ends = np.empty(0, np.int64)
@@ -117,7 +116,7 @@ class Reader:
             into = np.arange(len(places))
         numbers = self._order[low + places]
         job = self._rows._job(numbers, self._draws, out, self._opened, into)
-        self._background.start(job)
+        self._reader.begin(read_on_any_core, job)
 
     def _new_copies(
         self, batches: Sequence[slice], own: Sequence[tuple[int, int]]
@@ -140,12 +139,12 @@ class Reader:
 
     def wait(self) -> None:
         """Wait for the rows, and raise what reading them has raised."""
-        self._background.wait()
+        self._reader.wait()
 
     def close(self) -> None:
         """Wait for what was begun, if it was left."""
-        self._background.close()
-        self._background = Background()
+        self._reader.close()
+        self._reader = new_reader()
 
 
 # -- commands

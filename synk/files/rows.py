@@ -3,20 +3,23 @@
 1. `Rows.parts` settles the order of an epoch (`order`), and cuts it into parts.
 2. For each part `Rows._job` finds which rows of which files go where, and opens the
    files, which reads nothing yet (`stored`).
-3. A thread (`background`) reads them, and writes rows to shared memory (`columns`,
+3. A thread (`Helper`) reads them, and writes rows to shared memory (`columns`,
    `fill`), while the script trains on the part before.
 """
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
+from ..errors import StateError
+from ..ranks.session import SESSION
+from ..threads.helper import Helper
 from ..user_frames import entry
 from ..variables.data import Data, data
-from .background import Background
 from .columns import Column
 from .order import batches_of_part, cut, most_rows, order_of_epoch
 from .part import Part
@@ -26,6 +29,18 @@ def check_batch_size(batch_size: int) -> None:
     """Raise ValueError unless batches of so many rows can be made."""
     if batch_size < 1:
         raise ValueError(f"batch_size must be at least 1, got {batch_size}")
+
+
+def new_reader() -> Helper:
+    """Return what reads files while the script trains: a thread for each part."""
+    return Helper("synk-files", is_for_one_job=True)
+
+
+def read_on_any_core(job: Callable[[], None]) -> None:
+    """Do a job; called in a thread that was born with the cores of rank 0."""
+    with contextlib.suppress(StateError):  # no ranks
+        SESSION.context.unpin_thread()
+    job()
 
 
 class Rows:
@@ -119,7 +134,7 @@ class Rows:
         draws = self._draws(seed, epoch)
         rooms = [self._room(batch_size)]
         opened: dict[tuple[int, int], np.ndarray] = {}
-        background, turn = Background(), 0
+        reader, turn = new_reader(), 0
 
         def prepare(low: int, high: int) -> Callable[[], None]:
             room = rooms[turn % len(rooms)]
@@ -134,16 +149,16 @@ class Rows:
             prepare(*bounds[0])()
             for part, (low, high) in enumerate(bounds):
                 if part:
-                    background.wait()
+                    reader.wait()
                 if part + 1 < len(bounds):
                     if len(rooms) == 1:
                         rooms.append(self._room(batch_size))
                     turn = part + 1
-                    background.start(prepare(*bounds[turn]))
+                    reader.begin(read_on_any_core, prepare(*bounds[turn]))
                 batches = batches_of_part(high - low, batch_size)
                 yield Part(batches, rooms[part % len(rooms)])
         finally:
-            background.close()
+            reader.close()
             # Not if an interrupt came meanwhile: a thread may be writing there.
             self._spare += rooms
 

@@ -10,16 +10,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from random_alarms import alarms
 
 import synk
-from synk.files.background import Background
 from synk.files.columns import Column
 from synk.memory.arena import Arena
 from synk.memory.gather import gather
 from synk.memory.mapping import address
 from synk.memory.rows import RowTaker
 from synk.memory.segment import Attachments, Segment
+from synk.threads.helper import Helper
 
 PAGEMAP = Path("/proc/self/pagemap")
 # -- the segment that messages are put into --------------------------------------------
@@ -99,42 +98,6 @@ def threads():
     return [t for t in threading.enumerate() if t.name == "synk-files"]
 
 
-def raise_interrupt(*_):
-    raise KeyboardInterrupt
-
-
-def test_a_job_that_never_began_is_not_waited_for(monkeypatch):
-    """An interrupt may come between the lines that make a thread and start it."""
-    background = Background()
-    with monkeypatch.context() as patch:
-        patch.setattr(threading.Thread, "start", raise_interrupt)
-        with pytest.raises(KeyboardInterrupt):
-            background.start(list)
-    background.close()
-
-
-def test_interrupts_at_any_point_leave_no_lock_taken(monkeypatch):
-    """Locks of `threading` that are taken in Python would stay taken."""
-    begun, ended, stops = [], [], 0
-
-    def job():
-        begun.append(1)
-        ended.append(1)
-
-    def use(background):
-        background.start(job)
-        background.wait()
-
-    with alarms(monkeypatch) as interrupted:
-        for _ in range(1500):
-            background = Background()
-            stops += interrupted(300e-6, lambda: use(background))  # noqa: B023
-            background.close()
-            assert len(begun) == len(ended)
-    assert stops > 0
-    assert not threads()
-
-
 def test_after_an_interrupt_memory_is_the_threads_until_it_ends(tmp_path, monkeypatch):
     """Both waits for the thread are interrupted; it goes on to write."""
     values = np.arange(40)
@@ -164,7 +127,7 @@ def test_after_an_interrupt_memory_is_the_threads_until_it_ends(tmp_path, monkey
     assert began.wait(60)
     with monkeypatch.context() as patch:
         for name in ("wait", "close"):
-            patch.setattr(Background, name, interrupted(getattr(Background, name)))
+            patch.setattr(Helper, name, interrupted(getattr(Helper, name)))
         with pytest.raises(KeyboardInterrupt):
             next(parts)
     assert threads()

@@ -42,7 +42,7 @@ def threads():
     return [thread for thread in threading.enumerate() if thread.name == NAME]
 
 
-def test_jobs_are_done_in_turn_in_one_thread_and_close_waits_for_the_last():
+def test_jobs_are_done_in_turn_in_one_thread_and_close_waits_for_the_last(monkeypatch):
     helper, seen = Helper(NAME), []
     assert not threads()
     for k in range(5):
@@ -60,10 +60,16 @@ def test_jobs_are_done_in_turn_in_one_thread_and_close_waits_for_the_last():
     helper.close()
     assert seen[-1] == "end"
     Helper(NAME).close()  # that has begun nothing
+    with monkeypatch.context() as patch:  # an interrupt right before it is started
+        patch.setattr(threading.Thread, "start", lambda thread: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            (helper := Helper(NAME)).begin(list)
+    helper.close()
     assert not threads()
 
 
-def test_an_interrupt_at_any_point_leaves_no_lock_taken(monkeypatch):
+@pytest.mark.parametrize("is_for_one_job", [False, True])
+def test_an_interrupt_at_any_point_leaves_no_lock_taken(is_for_one_job, monkeypatch):
     begun, ended, stops = [], [], 0
 
     def job(k):
@@ -78,7 +84,7 @@ def test_an_interrupt_at_any_point_leaves_no_lock_taken(monkeypatch):
 
     with alarms(monkeypatch) as interrupted:
         for _ in range(800):
-            helper = Helper(NAME)
+            helper = Helper(NAME, is_for_one_job)
             stops += interrupted(400e-6, lambda: use(helper))  # noqa: B023
             helper.close()
             assert begun == ended
