@@ -39,10 +39,9 @@ from .ranks.replication import distribute
 from .report.explanation import Explanation
 from .report.timeline import trace
 from .times.compile_notice import compile_notice
-from .train.folds import CrossValidation, cross_validate
 from .train.history import History
 from .train.loss_scaling import LossScale
-from .train.sweeps import sweep
+from .train.repeated import CrossValidation, cross_validate, sweep
 from .train.trainer import Trainer
 from .train.training import train_function
 from .variables.checkpoints import load, save

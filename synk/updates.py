@@ -74,10 +74,8 @@ def momentum(
 
     Parameters
     ----------
-    loss_or_grads : scalar variable, or list of TensorVariable
-        A loss, or a gradient for each parameter.
-    params : list of shared variables
-    learning_rate : float or scalar variable
+    loss_or_grads, params, learning_rate
+        See `sgd`.
     momentum : float or scalar variable
         How much of the velocity is kept at each step.
 
@@ -85,11 +83,6 @@ def momentum(
     -------
     dict
         New values by shared variable.
-
-    Raises
-    ------
-    ValueError
-        If there are not as many gradients as parameters.
 
     Notes
     -----
@@ -112,10 +105,8 @@ def nesterov_momentum(
 
     Parameters
     ----------
-    loss_or_grads : scalar variable, or list of TensorVariable
-        A loss, or a gradient for each parameter.
-    params : list of shared variables
-    learning_rate : float or scalar variable
+    loss_or_grads, params, learning_rate
+        See `sgd`.
     momentum : float or scalar variable
         How much of the velocity is kept at each step.
 
@@ -123,11 +114,6 @@ def nesterov_momentum(
     -------
     dict
         New values by shared variable.
-
-    Raises
-    ------
-    ValueError
-        If there are not as many gradients as parameters.
 
     Notes
     -----
@@ -155,10 +141,8 @@ def adagrad(
 
     Parameters
     ----------
-    loss_or_grads : scalar variable, or list of TensorVariable
-        A loss, or a gradient for each parameter.
-    params : list of shared variables
-    learning_rate : float or scalar variable
+    loss_or_grads, params, learning_rate
+        See `sgd`.
     epsilon : float
         Added to the root, against a division by zero.
 
@@ -166,11 +150,6 @@ def adagrad(
     -------
     dict
         New values by shared variable.
-
-    Raises
-    ------
-    ValueError
-        If there are not as many gradients as parameters.
 
     Notes
     -----
@@ -182,9 +161,8 @@ def adagrad(
         squares = _state(p, "adagrad_squares")
         new = squares + g**2
         updates[squares] = new
-        updates[p] = p - _like(learning_rate, p) * g / (
-            pt.sqrt(new) + _like(epsilon, p)
-        )
+        root = pt.sqrt(new) + _like(epsilon, p)
+        updates[p] = p - _like(learning_rate, p) * g / root
     return updates
 
 
@@ -199,10 +177,8 @@ def rmsprop(
 
     Parameters
     ----------
-    loss_or_grads : scalar variable, or list of TensorVariable
-        A loss, or a gradient for each parameter.
-    params : list of shared variables
-    learning_rate : float or scalar variable
+    loss_or_grads, params, learning_rate
+        See `sgd`.
     rho : float or scalar variable
         How much of the running mean is kept at each step.
     epsilon : float
@@ -212,11 +188,6 @@ def rmsprop(
     -------
     dict
         New values by shared variable.
-
-    Raises
-    ------
-    ValueError
-        If there are not as many gradients as parameters.
 
     Notes
     -----
@@ -228,9 +199,8 @@ def rmsprop(
         squares = _state(p, "rmsprop_squares")
         new = _mean(squares, g**2, rho, p)
         updates[squares] = new
-        updates[p] = p - _like(learning_rate, p) * g / (
-            pt.sqrt(new) + _like(epsilon, p)
-        )
+        root = pt.sqrt(new) + _like(epsilon, p)
+        updates[p] = p - _like(learning_rate, p) * g / root
     return updates
 
 
@@ -245,10 +215,8 @@ def adadelta(
 
     Parameters
     ----------
-    loss_or_grads : scalar variable, or list of TensorVariable
-        A loss, or a gradient for each parameter.
-    params : list of shared variables
-    learning_rate : float or scalar variable
+    loss_or_grads, params, learning_rate
+        See `sgd`.
     rho : float or scalar variable
         How much of the running means is kept at each step.
     epsilon : float
@@ -258,11 +226,6 @@ def adadelta(
     -------
     dict
         New values by shared variable.
-
-    Raises
-    ------
-    ValueError
-        If there are not as many gradients as parameters.
 
     Notes
     -----
@@ -296,10 +259,8 @@ def adam(
 
     Parameters
     ----------
-    loss_or_grads : scalar variable, or list of TensorVariable
-        A loss, or a gradient for each parameter.
-    params : list of shared variables
-    learning_rate : float or scalar variable
+    loss_or_grads, params, learning_rate
+        See `sgd`.
     beta1, beta2 : float
         How much of the running means, of gradients and of their squares, is kept.
     epsilon : float
@@ -310,18 +271,12 @@ def adam(
     dict
         New values by shared variable.
 
-    Raises
-    ------
-    ValueError
-        If there are not as many gradients as parameters.
-
     Notes
     -----
     Algorithm 1 of Kingma and Ba, arXiv 1412.6980.
     """
-    return _adam(
-        "adam", loss_or_grads, params, learning_rate, beta1, beta2, epsilon, 0.0
-    )
+    options = beta1, beta2, epsilon, 0.0
+    return _adam("adam", loss_or_grads, params, learning_rate, *options)
 
 
 def adamw(
@@ -337,10 +292,8 @@ def adamw(
 
     Parameters
     ----------
-    loss_or_grads : scalar variable, or list of TensorVariable
-        A loss, or a gradient for each parameter.
-    params : list of shared variables
-    learning_rate : float or scalar variable
+    loss_or_grads, params, learning_rate
+        See `sgd`.
     beta1, beta2 : float
         How much of the running means, of gradients and of their squares, is kept.
     epsilon : float
@@ -353,25 +306,12 @@ def adamw(
     dict
         New values by shared variable.
 
-    Raises
-    ------
-    ValueError
-        If there are not as many gradients as parameters.
-
     Notes
     -----
     Algorithm 2 of Loshchilov and Hutter, arXiv 1711.05101.
     """
-    return _adam(
-        "adamw",
-        loss_or_grads,
-        params,
-        learning_rate,
-        beta1,
-        beta2,
-        epsilon,
-        weight_decay,
-    )
+    options = beta1, beta2, epsilon, weight_decay
+    return _adam("adamw", loss_or_grads, params, learning_rate, *options)
 
 
 def adamax(
@@ -386,10 +326,8 @@ def adamax(
 
     Parameters
     ----------
-    loss_or_grads : scalar variable, or list of TensorVariable
-        A loss, or a gradient for each parameter.
-    params : list of shared variables
-    learning_rate : float or scalar variable
+    loss_or_grads, params, learning_rate
+        See `sgd`.
     beta1, beta2 : float
         How much of the running mean and of the largest gradient is kept.
     epsilon : float
@@ -399,11 +337,6 @@ def adamax(
     -------
     dict
         New values by shared variable.
-
-    Raises
-    ------
-    ValueError
-        If there are not as many gradients as parameters.
 
     Notes
     -----

@@ -10,11 +10,9 @@ the trainer hold it: so training that goes on from one is that which never stopp
 
 from __future__ import annotations
 
-from .base import Callback
+from .base import Callback, Checkpoint, Patience, Target
 from .logs import CSVLog, JSONLog, TensorBoard
 from .rates import LearningRate, Plateau, cosine, step_decay, warm_up
-from .saving import Checkpoint
-from .stopping import Patience, Target
 
 __all__ = [
     "CSVLog",

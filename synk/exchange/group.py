@@ -19,6 +19,7 @@ from ..rules.centre import Centre, weighed
 from ..rules.gossip import Gossip
 from ..rules.graphs import RuleGraphs
 from ..rules.rule import Rule
+from ..rules.simulate import Exchange
 from .centre_worker import CentreWorker, NodeWorker
 from .gossip_worker import GossipWorker, Mailboxes
 from .worker import Parameters, Report, Worker
@@ -159,9 +160,26 @@ class Workers:
         """Prepare for steps, while no rank makes any."""
         self._medium.ready()
 
-    def report(self) -> list[Report]:
-        """Return what each rank tells of the steps since this was asked last."""
-        return SESSION.run(worker_report, self.number)
+    def report(self) -> tuple[list[Exchange], float, float]:
+        """Return what was exchanged since this was asked last, and what it took.
+
+        Returns
+        -------
+        exchanges : list of Exchange
+            In the order in which the centre moved.
+        seconds, waiting : float
+            That a rank has spent on them, and of these waiting; means over ranks.
+        """
+        reports: list[Report] = SESSION.run(worker_report, self.number)
+        moves = [
+            (exchange.fragment, move, exchange)
+            for report in reports
+            for move, exchange in report.exchanges
+        ]
+        ordered = [found for *_, found in sorted(moves, key=lambda item: item[:2])]
+        seconds = np.mean([report.seconds for report in reports])
+        waiting = np.mean([report.waiting for report in reports])
+        return ordered, float(seconds), float(waiting)
 
     def show(self) -> None:
         """Give the variables, on all ranks, the values to be used afterwards.

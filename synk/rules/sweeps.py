@@ -16,7 +16,7 @@ import math
 from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import pytensor
@@ -172,7 +172,7 @@ class Sweeper:
             told = np.asarray([self._n, share], centre.graphs.dtype)
             self._group = share, [told[:1].reshape(()), told[1:].reshape(())]
         given = self._summands if _adds(KINDS[kind]) else centre.given
-        where = arrays
+        where: Any = arrays
         if is_compiled:
             where = np.array([address(array) for array in arrays], np.int64)
         states = (*kept.values(), *centre.sides.values())

@@ -1,8 +1,8 @@
-"""The batches of an epoch: of arrays, or of what gives its own, as files do."""
+"""The batches of an epoch, and the steps that go through them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from time import perf_counter
 from typing import Any, NamedTuple, Protocol
 
@@ -15,6 +15,7 @@ from ..files import Rows, on_nodes
 from ..files.on_nodes import Epoch
 from ..files.part import Part
 from ..memory.partition import count, select
+from ..reduce_ops import REDUCE_OPS, combine
 
 
 class Source(Protocol):
@@ -35,15 +36,6 @@ class Arrays:
         The inputs of a step.
     rows : optional
         Which of their rows, as a `batch` of a call; by default all.
-
-    Attributes
-    ----------
-    rows : numpy.ndarray of int64
-
-    Raises
-    ------
-    TypeError, ValueError, IndexError
-        If `rows` does not fit.
     """
 
     def __init__(self, data: Sequence, rows: Any = None) -> None:
@@ -56,9 +48,16 @@ class Arrays:
     def parts(
         self, epoch: int, batch_size: int, *, seed: int, shuffle: bool
     ) -> Iterator[Part]:
-        """Return an epoch's batches, with all the rows."""
-        batches = batches_of_epoch(self.rows, batch_size, seed, epoch, shuffle)
-        return iter([Part(batches, self._data)])
+        """Return an epoch's batches: every row once, the last batch has what is left.
+
+        The order follows from seed and epoch, whatever was drawn before, and whatever
+        number of ranks there is.
+        """
+        order = self.rows
+        if shuffle:
+            order = np.random.default_rng([seed, epoch]).permutation(order)
+        starts = range(0, len(order), batch_size)
+        return iter([Part([order[i : i + batch_size] for i in starts], self._data)])
 
 
 def has_parts(data: Sequence) -> bool:
@@ -69,18 +68,10 @@ def has_parts(data: Sequence) -> bool:
 def source_of(step: Function, data: Sequence, rows: Any = None) -> Source:
     """Return where the rows of a step's inputs come from.
 
-    Parameters
-    ----------
-    step : Function
-    data : sequence
-        Its inputs.
-    rows : optional
-        Which rows of arrays; see `Arrays`.
-
     Raises
     ------
     TypeError, ValueError, IndexError
-        If there are no rows; if `rows` does not fit.
+        If there are no rows; if `rows`, see `Arrays`, does not fit.
     """
     if not step.has_rows:
         raise ValueError(f"{step!r} has no scattered input, so there are no batches")
@@ -95,15 +86,6 @@ def source_of(step: Function, data: Sequence, rows: Any = None) -> Source:
 
 def rows_of(step: Function, data: Sequence, rows: Any = None) -> np.ndarray:
     """Return the numbers of the rows that are chosen of arrays.
-
-    Parameters
-    ----------
-    step, data, rows
-        See `source_of`.
-
-    Returns
-    -------
-    numpy.ndarray of int64
 
     Raises
     ------
@@ -139,7 +121,17 @@ def parts_of(
     return source.parts(number, batch_size, seed=seed, shuffle=shuffle)
 
 
-class Made(NamedTuple):
+def sizes_of(part: Part) -> list[int]:
+    """Return how many rows each batch has."""
+    return [
+        batch.size
+        if isinstance(batch, np.ndarray) and batch.dtype.kind == "i"
+        else count(select(batch, len(part.inputs[0])))
+        for batch in part.batches
+    ]
+
+
+class EpochSteps(NamedTuple):
     """What the steps of an epoch have come to.
 
     Attributes
@@ -158,17 +150,9 @@ class Made(NamedTuple):
     reading: float
 
 
-def sizes_of(part: Part) -> list[int]:
-    """Return how many rows each batch has."""
-    return [
-        batch.size
-        if isinstance(batch, np.ndarray) and batch.dtype.kind == "i"
-        else count(select(batch, len(part.inputs[0])))
-        for batch in part.batches
-    ]
-
-
-def through(parts: Iterator[Part], step: Function, run: Callable[..., Any]) -> Made:
+def make_steps(
+    parts: Iterator[Part], step: Function, run: Callable[..., Any]
+) -> EpochSteps:
     """Make the steps of an epoch, part by part.
 
     Parameters
@@ -198,34 +182,64 @@ def through(parts: Iterator[Part], step: Function, run: Callable[..., Any]) -> M
         close = getattr(parts, "close", None)
         if close is not None:
             close()
-    return Made(np.concatenate([np.empty(0), *losses]), sizes, ran, reading)
+    return EpochSteps(np.concatenate([np.empty(0), *losses]), sizes, ran, reading)
 
 
-def batches_of_epoch(
-    rows: int | np.ndarray,
-    batch_size: int,
-    seed: int,
-    epoch: int,
-    shuffle: bool = True,
-) -> list[np.ndarray]:
-    """Return the rows of each batch: every row once, in an order of the epoch's own.
+# -- rows that are not trained on
+
+
+def validated(validation: Callable | Sequence, batch_size: int) -> dict[str, float]:
+    """Return what a validation has found, by name.
 
     Parameters
     ----------
-    rows : int or numpy.ndarray of int
-        Which, or how many from the first on.
+    validation : callable or (function, arguments...)
     batch_size : int
-        Of all ranks together; the last batch has what is left.
-    seed, epoch : int
-        Settle the order, whatever was drawn before, and whatever number of ranks.
-    shuffle : bool
-        Whether not to take rows as they lie.
-
-    Returns
-    -------
-    list of numpy.ndarray of int64
+        For arguments that come in batches.
     """
-    order = np.arange(rows) if isinstance(rows, int) else rows
-    if shuffle:
-        order = np.random.default_rng([seed, epoch]).permutation(order)
-    return [order[i : i + batch_size] for i in range(0, len(order), batch_size)]
+    function: Any
+    args: list[Any]
+    function, *args = [validation] if callable(validation) else validation
+    if has_parts(args):
+        found = _over_parts(function, args[0], args[1:], batch_size)
+    else:
+        found = function(*args)
+    if isinstance(found, Mapping):
+        return {f"val_{name}": float(value) for name, value in found.items()}
+    values = found if isinstance(found, list) else [found]
+    names = ["val_loss", *[f"val_{i}" for i in range(1, len(values))]]
+    return {n: float(value) for n, value in zip(names, values, strict=True)}
+
+
+def _over_parts(
+    function: Function, source: Source, others: Sequence, batch_size: int
+) -> Any:
+    """Return a function's outputs for all rows of a source, combined over batches.
+
+    Raises
+    ------
+    TypeError
+        If it is no synk function.
+    ValueError
+        If its outputs cannot be combined as they are over ranks.
+    """
+    if not isinstance(function, Function):
+        raise TypeError(f"batches are for what synk.function returns, not {function!r}")
+    ops = [op for op in function.output_modes if op in REDUCE_OPS]
+    if len(ops) != len(function.output_modes) or not ops:
+        raise ValueError(
+            f"outputs of {function!r} cannot be combined over batches: they are"
+            f" {function.output_modes}"
+        )
+    values: list[list] = [[] for _ in ops]
+    sizes: list[int] = []
+    for part in parts_of(source, function, Epoch(0, 0, False, batch_size)):
+        found = function.run(part.batches, *part.inputs, *others)
+        of_outputs = found if isinstance(found, list) else [found]
+        for all_values, more in zip(values, of_outputs, strict=True):
+            all_values.extend(more)
+        sizes += sizes_of(part)
+    combined = [
+        combine(op, of_op, sizes) for op, of_op in zip(ops, values, strict=True)
+    ]
+    return combined if len(combined) > 1 else combined[0]

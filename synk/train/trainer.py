@@ -2,39 +2,44 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from time import perf_counter
 from typing import Any, Literal
 
 import numpy as np
-from pytensor.compile import SharedVariable
 
 from ..call.function import Function
+from ..call.run_master import RunTimes
 from ..call.uses import run_as_workers
 from ..callbacks import Callback
 from ..errors import StateError
 from ..exchange.group import Workers
+from ..exchange.worker import Parameters
 from ..files.part import Part
 from ..ranks.ledger import Holding
 from ..ranks.session import SESSION
+from ..rules.gossip import Gossip
 from ..rules.rule import Rule
 from ..rules.simulate import Exchange
 from ..user_frames import entry
-from . import saved
-from .asked import Asked, states_of, states_told
-from .batches import Arrays, Epoch, Made, parts_of, source_of, through
+from . import files
+from .batches import (
+    Arrays,
+    Epoch,
+    EpochSteps,
+    make_steps,
+    parts_of,
+    source_of,
+    validated,
+)
+from .callback_list import CallbackList
 from .history import History
-from .progress import progress_bar
-from .set_since import SetSince
-from .spent import in_order, spent
-from .steps import check_local, check_of_nodes
-from .told import as_json, from_json
 from .training import check_params
-from .validation import validated
 
 
 class Trainer:
@@ -97,9 +102,9 @@ class Trainer:
         self._rule, self._seed, self._shuffle = rule, seed, shuffle
         self._are_nodes = workers == "nodes"
         if self._are_nodes:
-            check_of_nodes(step, rule)
+            _check_of_nodes(step, rule)
         elif rule is not None:
-            check_local(step, rule)
+            _check_local(step, rule)
         missing = [var for var in self._params if var not in step.updated]
         if missing:
             raise ValueError(f"{step!r} does not update {missing[0]}")
@@ -112,8 +117,10 @@ class Trainer:
 
     def _begin_callbacks(self) -> None:
         """Have no callbacks yet, and nothing that they have set."""
-        self._asked, self._set = Asked(), SetSince(self._step)
-        self._of_file: list[dict[str, Any]] | None = None  # until the next fit
+        self._callbacks = CallbackList()
+        self._set = files.SetVariables(self._step)
+        # What a file says of callbacks, until the next fit.
+        self._states: list[dict[str, Any]] | None = None
 
     @entry
     def fit(
@@ -171,24 +178,25 @@ class Trainer:
         with these.
         """
         source = source_of(self._step, data, rows)
-        others = () if isinstance(source, Arrays) else data[1:]
-        are_seen = validation is not None or bool(callbacks)
+        is_read = not isinstance(source, Arrays)
+        others = data[1:] if is_read else ()
+        is_looked_at = validation is not None or bool(callbacks)
         goes_on = False
-        self._asked, states = Asked(callbacks), self._of_file
-        self._of_file = None
+        self._callbacks, states = CallbackList(callbacks), self._states
+        self._states = None
         self._set.begin()
-        if states is not None and self._asked.go_on(self, states):
+        if states is not None and self._callbacks.go_on(self, states):
             return self.history
-        with progress_bar(progress, epochs) as bar, self._asked.running():
+        with progress_bar(progress, epochs) as bar, self._callbacks.running():
             for left in reversed(range(epochs)):
                 epoch = len(self.history)
-                self._asked.before_epoch(self, epoch)
+                self._callbacks.before_epoch(self, epoch)
                 what = Epoch(epoch, self._seed, self._shuffle, batch_size)
                 parts = parts_of(source, self._step, what, **named)
-                shows = are_seen or not left
+                shows = is_looked_at or not left
                 made, numbers = self._train(parts, others, named, goes_on, shows)
                 goes_on = not shows
-                if not isinstance(source, Arrays):
+                if is_read:
                     numbers["reading"] = made.reading
                 if validation is not None:
                     numbers |= validated(validation, batch_size)
@@ -196,7 +204,7 @@ class Trainer:
                 self.history.add_epoch(made.losses, made.sizes, took, numbers)
                 numbers = self.history.epochs[-1]
                 bar(numbers)
-                if self._asked.after_epoch(self, numbers):
+                if self._callbacks.after_epoch(self, numbers):
                     break
         return self.history
 
@@ -217,13 +225,13 @@ class Trainer:
             raise AttributeError(f"{self._rule!r} has no centre: see average()")
         if self._workers is None or self._is_new:
             raise StateError("there is no centre: nothing was trained by a rule yet")
-        return _as_params(self._workers.centre, self._params)
+        return Parameters(self._params).cut(self._workers.centre)
 
     def average(self) -> list[np.ndarray]:
         """Return the mean of the workers' parameters, as the rule weighs them."""
         if self._workers is None or self._is_new:
             raise StateError("there are no workers: nothing was trained by a rule yet")
-        return _as_params(self._workers.average(), self._params)
+        return Parameters(self._params).cut(self._workers.average())
 
     # -- files
 
@@ -252,24 +260,30 @@ class Trainer:
         SESSION.enter()
         variables = self._step.updated
         holdings = [SESSION.ledger.of(var) for var in variables]
-        arrays = saved.take_values(variables)
+        arrays = files.take_values(variables)
         if self._rule is not None:
             shared, by_rank = self._on_ranks().state()
             arrays |= {f"shared {k}": v for k, v in shared.items()}
             for rank, state in enumerate(by_rank):
                 arrays |= {f"rank {rank} {k}": v for k, v in state.items()}
-        states = self._asked.states() if self._of_file is None else self._of_file
+        states = self._callbacks.states() if self._states is None else self._states
+        told_states = []
+        for one in states:
+            what = f"state_dict() of the callback {one['key']}"
+            state = files.as_json(one["state"], arrays, "callback", what)
+            told_states.append({**one, "state": state})
+        history = files.as_json(vars(self.history), arrays, "history", "history")
         told = {
-            "rule": self._told,
+            "rule": self._rule_in_file,
             "ranks": SESSION.size,
             "nodes": SESSION.nodes,
             "seed": self._seed,
             "held": [[held.kind, held.since, held.rows] for held in holdings],
-            "history": as_json(vars(self.history), arrays, "history", "history"),
-            "set": self._set.told(arrays),
-            "callbacks": states_told(states, arrays),
+            "history": history,
+            "set": self._set.as_json(arrays),
+            "callbacks": told_states,
         }
-        saved.write(Path(path), told, arrays)
+        files.write(Path(path), told, arrays)
 
     @entry
     def load(self, path: str | os.PathLike[str]) -> None:
@@ -298,38 +312,37 @@ class Trainer:
         """
         SESSION.enter()
         path = Path(path)
-        told, arrays = saved.read(path)
-        saved.fitting(path, "the rule", told["rule"], self._told)
-        saved.fitting(path, "the seed", told["seed"], self._seed)
+        told, arrays = files.read(path)
+        files.fitting(path, "the rule", told["rule"], self._rule_in_file)
+        files.fitting(path, "the seed", told["seed"], self._seed)
         if self._are_nodes:
-            saved.fitting(path, "the number of nodes", told["nodes"], SESSION.nodes)
+            files.fitting(path, "the number of nodes", told["nodes"], SESSION.nodes)
         holdings = [
             Holding(kind, since, None if rows is None else tuple(rows))
             for kind, since, rows in told["held"]
         ]
         variables, ranks = self._step.updated, told["ranks"]
-        states = states_of(told.get("callbacks", ()), arrays)
+        states = files.from_json(told.get("callbacks", []), arrays)
         others = self._set.values_of(path, told.get("set", ()), arrays)
-        saved.check_can_be_on(path, ranks, self._rule, variables, holdings)
+        files.check_can_be_on(path, ranks, self._rule, variables, holdings)
         if ranks == SESSION.size:
-            saved.give_values(variables, arrays, holdings, "Trainer.load")
+            files.give_values(variables, arrays, holdings, "Trainer.load")
         else:
-            saved.give_in_script(variables, arrays)
+            files.give_in_script(variables, arrays)
         if self._rule is not None:
             self._workers = workers = self._new_workers()
             by_rank = [
-                saved.with_prefix(arrays, f"rank {rank} ")
+                files.with_prefix(arrays, f"rank {rank} ")
                 for rank in range(SESSION.size)
             ]
-            workers.restore_state(saved.with_prefix(arrays, "shared "), by_rank)
+            workers.restore_state(files.with_prefix(arrays, "shared "), by_rank)
             self._is_whole, self._is_new = True, False
-        if (
-            not self._asked.are_running
-        ):  # else they go on as they are, and what they set
+        # A callback that loads leaves the others, and what they have set, as they are.
+        if not self._callbacks.are_running:
             self._set.give(others)
-            self._of_file = states
+            self._states = states
         self.history = History()
-        vars(self.history).update(from_json(told["history"], arrays))
+        vars(self.history).update(files.from_json(told["history"], arrays))
 
     # -- an epoch
 
@@ -340,7 +353,7 @@ class Trainer:
         named: dict,
         goes_on: bool,
         shows: bool,
-    ) -> tuple[Made, dict[str, float]]:
+    ) -> tuple[EpochSteps, dict[str, float]]:
         """Make the steps of an epoch, and return what came of them, and what it took.
 
         By a rule the parameters that are to be used afterwards are shown only if
@@ -348,25 +361,27 @@ class Trainer:
         """
         start, step = perf_counter(), self._step
         if self._rule is None:
-            made = through(parts, step, lambda *some: step.run(*some, *others, **named))
-            return made, spent(perf_counter() - start, made.ran)
+            run: Callable = step.run
+            made = make_steps(parts, step, lambda *some: run(*some, *others, **named))
+            return made, _spent(perf_counter() - start, made.ran)
         # Before anything is changed: an interrupt may come at any line.
         was_whole, self._is_whole = self._is_whole, False
         workers = self._workers if goes_on else self._ready(was_whole)
         assert workers is not None
         are_nodes = self._are_nodes
         run = partial(run_as_workers, step, workers.number, are_nodes=are_nodes)
-        made = through(parts, step, lambda *some: run(*some, *others, **named))
-        reports = workers.report()
+        made = make_steps(parts, step, lambda *some: run(*some, *others, **named))
+        self.exchanges, exchanging, waiting = workers.report()
         if shows:
             workers.show()
             self._is_whole = True
-        seconds = perf_counter() - start
-        self.exchanges = in_order(reports)
-        return made, spent(seconds, made.ran, reports, self.exchanges)
+        numbers = _spent(perf_counter() - start, made.ran, exchanging, waiting)
+        stale = [exchange.staleness for exchange in self.exchanges]
+        numbers["staleness"] = float(np.mean(stale)) if stale else 0.0
+        return made, numbers
 
     @property
-    def _told(self) -> str:
+    def _rule_in_file(self) -> str:
         """What a file says of who exchanges, and how."""
         return repr(self._rule) + (", workers='nodes'" if self._are_nodes else "")
 
@@ -401,7 +416,7 @@ class Trainer:
         assert self._rule is not None
         return Workers(self._rule, self._params, self._are_nodes)
 
-    # -- others like this one; see `starts`
+    # -- others like this one; see `repeated`
 
     def _anew(self, former: Trainer | None) -> Trainer:
         """Return one like this that has made no step; the former one is not to go on.
@@ -424,14 +439,66 @@ class Trainer:
             self._workers = former._workers
 
 
-def _as_params(
-    vector: np.ndarray, params: Sequence[SharedVariable]
-) -> list[np.ndarray]:
-    """Return the pieces of a vector that are the parameters', in their shapes."""
-    found, at = [], 0
-    for param in params:
-        shape = np.shape(param.get_value(borrow=True))
-        size = int(np.prod(shape))
-        found.append(vector[at : at + size].reshape(shape))
-        at += size
-    return found
+def _spent(
+    seconds: float, ran: RunTimes, exchanging: float = 0.0, waiting: float = 0.0
+) -> dict[str, float]:
+    """Return an epoch's seconds, and what they were spent on; see `History`."""
+    return {
+        "seconds": seconds,
+        "compute": ran.compute,
+        "rows": ran.rows,
+        "exchange": ran.reduce + exchanging - waiting,
+        "wait": ran.wait + waiting,
+        "staleness": 0.0,
+    }
+
+
+def _check_local(step: Function, rule: Rule) -> None:
+    """Raise unless ranks can make a step by themselves."""
+    if not step.is_local:
+        raise ValueError(
+            f"{step!r} is exact training, and {rule!r} is for steps that each rank"
+            " makes by itself: make it with local=True, and gradients by pytensor.grad"
+        )
+    if step.reduces:
+        raise ValueError(
+            f"{step!r} reduces values of all ranks, which {rule!r} is in place of: take"
+            " gradients by pytensor.grad and not by synk.grad, and no all_reduce"
+        )
+
+
+def _check_of_nodes(step: Function, rule: Rule | None) -> None:
+    """Raise unless the ranks of a machine can make a step together, by a rule."""
+    if rule is None:
+        raise ValueError("workers='nodes' is for a rule: exact training has no workers")
+    if step.is_local:
+        raise ValueError(
+            f"{step!r} is made by each rank for itself, and with workers='nodes' all"
+            " ranks of a machine make it together: make it without local=True, and"
+            " gradients by pytensor.grad or synk.grad, as for exact training"
+        )
+    if rule.order == "free" or isinstance(rule, Gossip):
+        raise ValueError(f"{rule!r} is for ranks of one machine, and not for nodes")
+
+
+@contextlib.contextmanager
+def progress_bar(
+    is_shown: bool, total: int, unit: str = "epoch"
+) -> Iterator[Callable[[Mapping[str, float]], object]]:
+    """Give what shows an epoch's numbers, in a ``with`` block."""
+    if not is_shown:
+        yield lambda numbers: None
+        return
+    try:
+        from tqdm import tqdm
+    except ImportError:
+        yield lambda numbers: None
+        return
+    with tqdm(total=total, unit=unit) as bar:
+
+        def show(numbers: Mapping[str, float]) -> None:
+            shown = {k: v for k, v in numbers.items() if "loss" in k}
+            bar.set_postfix(shown, refresh=False)
+            bar.update()
+
+        yield show

@@ -1,23 +1,30 @@
-"""Cross-validation: a training for each fold, on one pool of ranks."""
+"""Trainings that all begin alike, on one pool of ranks: folds and sweeps."""
 
 from __future__ import annotations
 
+import contextlib
 import itertools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
+from pytensor.compile import SharedVariable
 
+from ..call.function import Function
 from ..callbacks import Callback
+from ..callbacks.rates import assign
+from ..engines import host
 from ..memory.partition import cuts
 from ..ranks.groups import side_by_side
+from ..ranks.session import SESSION
 from ..user_frames import entry
+from . import files
 from .batches import rows_of
 from .history import History
-from .progress import progress_bar
-from .starts import from_one_start
-from .trainer import Trainer
+from .trainer import Trainer, progress_bar
+
+Setting: TypeAlias = Mapping[SharedVariable, Any]
 
 
 class Fold(NamedTuple):
@@ -161,7 +168,7 @@ def cross_validate(
             raise ValueError(f"fold {k} has no rows {what}")
     found = []
     with (
-        from_one_start(trainer) as anew,
+        _from_one_start(trainer) as anew,
         progress_bar(progress, len(chosen), "fold") as bar,
     ):
 
@@ -203,3 +210,158 @@ def _on_rows(validation: Callable | Sequence, rows: np.ndarray) -> Callable[[], 
         return partial(validation, rows)
     function, *args = validation
     return partial(function, *args, batch=rows)
+
+
+@entry
+def sweep(
+    trainer: Trainer,
+    settings: Mapping[SharedVariable, Iterable] | Iterable[Setting],
+    run: Callable[[Trainer], Any],
+    *,
+    groups: int | None = None,
+) -> list[tuple[dict[SharedVariable, Any], Any]]:
+    """Train with each of some values of shared variables, such as a learning rate.
+
+    All trainings begin with the present values of what the step reads and updates, but
+    for those that are swept over; nothing is compiled again. In the end all variables
+    have these values again.
+
+    Parameters
+    ----------
+    trainer : Trainer
+        For each setting one like it is made: of its step, parameters, rule and seed.
+    settings : mapping of shared variable to values, or iterable of mappings
+        Of a mapping each combination of values; or one setting after the other, each a
+        mapping of shared variables to a value.
+    run : callable
+        Called with the trainer of a setting: to ``fit`` it, or `cross_validate`.
+    groups : int, optional
+        Train with so many settings at once, each by a group of the ranks; what `run`
+        returns is pickled then. See `cross_validate`.
+
+    Returns
+    -------
+    list of (dict, object)
+        For each setting that, by variable, and what `run` has returned.
+
+    Raises
+    ------
+    StateError
+        If not forked, or if there can be no groups.
+    TypeError, ValueError
+        If what is to be swept over is no shared variable, or the step does not read it.
+
+    Examples
+    --------
+    >>> import numpy as np, pytensor, pytensor.tensor as pt, synk
+    >>> x, w = pt.vector("x"), pytensor.shared(0.0, "w")
+    >>> rate = pytensor.shared(0.5, "rate")
+    >>> loss = ((x - w) ** 2).mean()
+    >>> updates = synk.updates.sgd(synk.grad(loss, [w]), [w], learning_rate=rate)
+    >>> trainer = synk.Trainer(synk.function([x], loss, updates=updates), [w])
+    >>> with synk.session(2):
+    ...     X = synk.data(np.ones(6))
+    ...     for setting, history in synk.sweep(
+    ...         trainer,
+    ...         {rate: [0.5, 0.25]},
+    ...         lambda trainer: trainer.fit(X, batch_size=6, epochs=3, progress=False),
+    ...     ):
+    ...         print(setting, history["loss"])
+    {rate: 0.5} [1.0, 0.0, 0.0]
+    {rate: 0.25} [1.0, 0.25, 0.0625]
+    """
+    every = _combinations(settings) if isinstance(settings, Mapping) else settings
+    chosen = [dict(setting) for setting in every]
+    for variable in dict.fromkeys(itertools.chain(*chosen)):
+        _check_is_read(trainer.step, variable)
+    with _from_one_start(trainer) as anew:
+
+        def run_with(number: int) -> Any:
+            made = anew()
+            for variable, value in chosen[number].items():
+                assign(variable, value)
+            return run(made)
+
+        found = side_by_side(groups, run_with, len(chosen))
+        return list(zip(chosen, found, strict=True))
+
+
+def _combinations(values: Mapping[SharedVariable, Iterable]) -> list[Setting]:
+    return [
+        dict(zip(values, some, strict=True))
+        for some in itertools.product(*values.values())
+    ]
+
+
+def _check_is_read(step: Function, variable: Any) -> None:
+    """Raise unless a step has another value of what is swept over when that is set."""
+    if not isinstance(variable, SharedVariable):
+        raise TypeError(
+            f"a sweep is over shared variables, and {variable!r} is none: numbers in a"
+            " graph are compiled in. Make the step with pytensor.shared(...) there"
+        )
+    if variable not in step.get_shared():
+        raise ValueError(f"{step!r} does not read {variable}: it would change nothing")
+
+
+# -- the start
+
+
+class _Start:
+    """The values of all that a step reads or updates, on all ranks.
+
+    Parameters
+    ----------
+    step : Function
+    """
+
+    def __init__(self, step: Function) -> None:
+        SESSION.enter()
+        self._updated = step.updated
+        self._holdings = [SESSION.ledger.of(var) for var in self._updated]
+        self._arrays = files.take_values(self._updated)
+        # Of others, as a rate, the value itself: nothing writes to it in place.
+        others = [var for var in step.get_shared() if var not in self._updated]
+        self._others = [(var, host.get_value(var)) for var in others]
+
+    def restore(self) -> None:
+        """Give all of them the values that they had."""
+        for var, value in self._others:
+            if not _is_still(host.get_value(var), value):
+                host.set_value(var, value)
+        if SESSION.state == "running":
+            SESSION.enter()
+            what = "it was given its starting value"
+            files.give_values(self._updated, self._arrays, self._holdings, what)
+        else:  # ranks were lost, or the session is over
+            files.give_in_script(self._updated, self._arrays)
+
+
+def _is_still(present: object, value: object) -> bool:
+    """Tell whether a value is what it was; an engine may have brought it elsewhere."""
+    if present is value or not isinstance(value, np.ndarray):
+        return present is value
+    return np.array_equal(present, value)  # type: ignore[arg-type]
+
+
+@contextlib.contextmanager
+def _from_one_start(trainer: Trainer) -> Iterator[Callable[[], Trainer]]:
+    """Give what returns trainers like one, each at the start, in a ``with`` block.
+
+    What was there before the block is there after it. By a rule they are the same
+    workers again and again, so that a rule is compiled once.
+    """
+    start = _Start(trainer.step)
+    made: list[Trainer] = []
+
+    def anew() -> Trainer:
+        start.restore()
+        made.append(trainer._anew(made.pop() if made else None))
+        return made[-1]
+
+    try:
+        yield anew
+    finally:
+        start.restore()
+        if made:
+            trainer._take_over(made.pop())

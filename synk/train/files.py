@@ -1,0 +1,353 @@
+"""What a `Trainer`'s file has: values on all ranks, and trees of values as JSON.
+
+Callbacks and histories are such trees. JSON holds lists, dicts by strings, and numbers,
+floats to the bit. Whatever else occurs is a dict of one key that says what it is: so
+arrays, which lie in the file by themselves, under names. Nothing is pickled.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from pytensor.compile import SharedVariable
+
+from ..call.function import Function
+from ..engines import host
+from ..errors import CheckpointError
+from ..ranks.ledger import Holding, Kind
+from ..ranks.replication import master_replicate_variables
+from ..ranks.session import SESSION
+from ..variables.checkpoint_files import read_arrays, write_arrays
+from ..variables.checkpoints import as_bytes, as_generators
+from ..variables.lists import master_store
+from ..variables.one_rank import worker_get_values
+
+_META = "trainer"
+_ROOM = 1 << 24
+"""Bytes to be expected of the numbers of all epochs."""
+
+_LARGEST_SET = 1 << 20
+"""Bytes of a value of `SetVariables`: a rate, a mask; data are larger."""
+
+
+def write(
+    path: Path, told: Mapping[str, Any], arrays: Mapping[str, np.ndarray]
+) -> None:
+    """Write arrays, and what is told besides, to a file."""
+    names = {name: array.nbytes for name, array in arrays.items()}
+    text = json.dumps({**told, "arrays": names})
+    write_arrays(path, {_META: np.frombuffer(text.encode(), np.uint8), **arrays})
+
+
+def read(path: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    """Return what `write` has written.
+
+    Raises
+    ------
+    CheckpointError
+        If it is not a file of that, or damaged.
+    """
+    told = json.loads(read_arrays(path, {_META: _ROOM})[_META].tobytes())
+    return told, read_arrays(path, told.pop("arrays"))
+
+
+def fitting(path: Path, what: str, found: Any, expected: Any) -> None:
+    """Raise unless a file is of what is to go on."""
+    if found != expected:
+        raise CheckpointError(
+            f"{path} is of {what} {found}, and this trainer has {expected}"
+        )
+
+
+def with_prefix(arrays: Mapping[str, np.ndarray], prefix: str) -> dict[str, np.ndarray]:
+    """Return the arrays whose names begin so, by what comes after that."""
+    return {
+        name.removeprefix(prefix): array
+        for name, array in arrays.items()
+        if name.startswith(prefix)
+    }
+
+
+# -- what a step updates, on all ranks
+
+
+def take_values(variables: Sequence[SharedVariable]) -> dict[str, np.ndarray]:
+    """Return the values of variables, by names for a file.
+
+    Those that are equal on all ranks are there once, and others for each rank. Random
+    streams are each rank's own.
+    """
+    numbers = master_replicate_variables(variables)
+    by_rank = SESSION.run(worker_get_values, numbers, None)
+    found = {}
+    for rank, values in enumerate(by_rank):
+        for i, (var, value) in enumerate(zip(variables, values, strict=True)):
+            value = SESSION.context.array(value)
+            if isinstance(value, np.random.Generator):
+                value = as_bytes(var, [value])
+            elif SESSION.ledger.of(var).kind == "replicated":
+                if rank == 0:
+                    found[_name(None, i)] = np.array(value)
+                continue
+            found[_name(rank, i)] = np.array(value)  # ranks write there again
+    return found
+
+
+def give_values(
+    variables: Sequence[SharedVariable],
+    arrays: Mapping[str, np.ndarray],
+    holdings: Sequence[Holding],
+    what: str,
+) -> None:
+    """Give variables the values that `take_values` has returned, on as many ranks.
+
+    Parameters
+    ----------
+    variables : sequence of SharedVariable
+    arrays : mapping
+    holdings : sequence of Holding
+        How the ranks have held the variables.
+    what : str
+        What does this, for messages.
+    """
+    for rank in (None, *range(SESSION.size)):
+        there = [i for i in range(len(variables)) if _name(rank, i) in arrays]
+        if not there:
+            continue
+        some = [variables[i] for i in there]
+        values = [_value(variables[i], arrays[_name(rank, i)]) for i in there]
+        kind: Kind = "replicated" if rank is None else "local"
+        master_store(some, Holding(kind, what), values, values, rank)
+    for var, holding in zip(variables, holdings, strict=True):
+        SESSION.ledger.note([var], holding)
+
+
+def give_in_script(
+    variables: Sequence[SharedVariable], arrays: Mapping[str, np.ndarray]
+) -> None:
+    """Give the script's variables rank 0's values: as if the script had set them.
+
+    The ranks, of any number, get them before they next need them; of a random stream
+    each has one that follows from it.
+    """
+    for i, var in enumerate(variables):
+        name = next(n for n in (_name(None, i), _name(0, i)) if n in arrays)
+        host.set_value(var, _value(var, arrays[name]))
+
+
+def _name(rank: int | None, i: int) -> str:
+    return f"variable {i}" if rank is None else f"rank {rank} variable {i}"
+
+
+def _value(var: SharedVariable, array: np.ndarray) -> Any:
+    if isinstance(host.get_value(var), np.random.Generator):
+        return as_generators(array)[0]
+    return var.type.filter(np.array(array), strict=True)
+
+
+def check_can_be_on(
+    path: Path,
+    ranks: int,
+    rule: Any,
+    variables: Sequence[SharedVariable],
+    holdings: Sequence[Holding],
+) -> None:
+    """Raise unless what so many ranks had can be that of those that there are.
+
+    It can where all ranks have the same, as in exact training: not by a rule.
+    """
+    if ranks == SESSION.size:
+        return
+    why = [
+        f"{var} was {holding}"
+        for var, holding in zip(variables, holdings, strict=True)
+        if holding.kind != "replicated"
+    ]
+    if rule is not None:
+        why = [f"by {rule!r} each rank has parameters of its own"]
+    if why:
+        raise CheckpointError(
+            f"{path} is of {ranks} ranks, and there are {SESSION.size}, but only what"
+            f" is replicated can be that of another number: {why[0]}"
+        )
+
+
+# -- what a step only reads
+
+
+class SetVariables:
+    """Which variables were set since training began, as by a callback: a learning rate.
+
+    They are as much a part of what training goes on with as the parameters. One that
+    nobody has changed is the script's: a file that held it would undo what the script
+    sets before it goes on.
+
+    Parameters
+    ----------
+    step : Function
+        What reads them, and does not update them by itself.
+    """
+
+    def __init__(self, step: Function) -> None:
+        self._step = step
+        self._before: dict[SharedVariable, np.ndarray] | None = None
+        self._from_file: set[SharedVariable] = set()
+
+    def begin(self) -> None:
+        """Take the present values for those that the script has set."""
+        if self._before is None:
+            self._before = {var: np.array(v) for var, v in self._present().items()}
+
+    def as_json(self, arrays: dict[str, np.ndarray]) -> list[dict[str, Any]]:
+        """Return what a file is to say of those that were set; add their values."""
+        found = []
+        before = self._before or {}
+        for i, (var, value) in enumerate(self._present().items()):
+            is_set = var in before and not _are_equal(before[var], value)
+            if is_set or var in self._from_file:
+                name = f"set {i}"
+                arrays[name] = np.array(value)
+                found.append({"name": var.name, "number": i, "array": name})
+        return found
+
+    def values_of(
+        self, path: Path, told: Sequence[Mapping[str, Any]], arrays: Mapping[str, Any]
+    ) -> dict[SharedVariable, np.ndarray]:
+        """Return the values that a file has, by variable; nothing is set yet.
+
+        Raises
+        ------
+        CheckpointError
+            If the step has no such variable.
+        """
+        found = {}
+        variables = list(self._present())
+        for of in told:
+            same = [var for var in variables if var.name == of["name"]]
+            at = variables[of["number"]] if of["number"] < len(variables) else None
+            var = same[0] if len(same) == 1 and of["name"] is not None else at
+            if var is None or var.name != of["name"]:
+                raise CheckpointError(
+                    f"{path} has a value of {of['name']!r}, which was set while the"
+                    f" trainer trained, and {self._step!r} reads no such variable"
+                )
+            value = np.array(arrays[of["array"]])
+            found[var] = var.type.filter(value, strict=True)
+        return found
+
+    def give(self, values: Mapping[SharedVariable, np.ndarray]) -> None:
+        """Set variables to what a file has; files to come have them as well."""
+        self._from_file.update(values)
+        for var, value in values.items():
+            host.set_value(var, value)
+
+    def _present(self) -> dict[SharedVariable, np.ndarray]:
+        """Return the values that the step only reads, and that all ranks have."""
+        found = {}
+        updated = set(self._step.updated)
+        for var in self._step.get_shared():
+            if var not in updated and SESSION.ledger.of(var).kind == "replicated":
+                value = host.get_value(var)
+                if isinstance(value, np.ndarray) and value.nbytes <= _LARGEST_SET:
+                    found[var] = value
+        return found
+
+
+def _are_equal(a: np.ndarray, b: np.ndarray) -> bool:
+    return a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes()
+
+
+# -- trees of values
+
+_PLAIN = (str, bool, int, float, type(None))
+_TAGS = ("<array>", "<scalar>", "<generator>", "<bytes>", "<tuple>", "<set>", "<dict>")
+
+
+def as_json(value: Any, arrays: dict[str, np.ndarray], name: str, what: str) -> Any:
+    """Return a value as JSON has it, and put its arrays to those of a file.
+
+    Parameters
+    ----------
+    value : object
+        A tree of dicts, lists, tuples and sets, of numbers, strings, bytes, arrays and
+        random generators.
+    arrays : dict of str to numpy.ndarray
+        Those of the file; more are added.
+    name : str
+        What their names begin with.
+    what : str
+        What the value is, for messages.
+
+    Raises
+    ------
+    TypeError
+        If there is anything else in it.
+    """
+    if type(value) in _PLAIN:
+        return value
+    if isinstance(value, Mapping):
+        told = {
+            key: as_json(of, arrays, name, f"{what}[{key!r}]")
+            for key, of in value.items()
+        }
+        if all(type(key) is str and key not in _TAGS for key in told):
+            return told
+        return {
+            "<dict>": [[as_json(k, arrays, name, what), of] for k, of in told.items()]
+        }
+    if isinstance(value, (list, tuple, set, frozenset)):
+        found = [
+            as_json(of, arrays, name, f"{what}[{i}]") for i, of in enumerate(value)
+        ]
+        if isinstance(value, list):
+            return found
+        return {"<tuple>" if isinstance(value, tuple) else "<set>": found}
+    tag, array = _as_array(value, what)
+    place = f"{name} {len(arrays)}"
+    arrays[place] = array
+    return {tag: place}
+
+
+def _as_array(value: Any, what: str) -> tuple[str, np.ndarray]:
+    """Return a value as an array, and what it was."""
+    if isinstance(value, np.random.Generator):
+        return "<generator>", as_bytes(what, [value])
+    if isinstance(value, bytes):
+        return "<bytes>", np.frombuffer(value, np.uint8)
+    if isinstance(value, np.generic) and not value.dtype.hasobject:
+        return "<scalar>", np.asarray(value)
+    if isinstance(value, np.ndarray) and not value.dtype.hasobject:
+        return "<array>", value
+    text = repr(value)
+    short = text if len(text) < 60 else text[:57] + "..."
+    raise TypeError(
+        f"{what} cannot be written to a file: it is {short} ({type(value).__name__}),"
+        " and what a file holds is numbers, strings, arrays, random generators, and"
+        " lists, tuples, sets and dicts of these"
+    )
+
+
+def from_json(told: Any, arrays: Mapping[str, np.ndarray]) -> Any:
+    """Return the value of which `as_json` has made this."""
+    if isinstance(told, list):
+        return [from_json(of, arrays) for of in told]
+    if not isinstance(told, dict):
+        return told
+    if len(told) != 1 or next(iter(told)) not in _TAGS:
+        return {key: from_json(of, arrays) for key, of in told.items()}
+    ((tag, content),) = told.items()
+    if tag == "<dict>":
+        return {from_json(k, arrays): from_json(v, arrays) for k, v in content}
+    if tag in ("<tuple>", "<set>"):
+        found = (from_json(of, arrays) for of in content)
+        return tuple(found) if tag == "<tuple>" else set(found)
+    array = arrays[content]
+    if tag == "<generator>":
+        return as_generators(array)[0]
+    if tag == "<bytes>":
+        return array.tobytes()
+    return array[()] if tag == "<scalar>" else np.array(array)
