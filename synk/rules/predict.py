@@ -156,19 +156,19 @@ def predict(
     clocks = {"together": _Together, "turns": _Turns, "free": _Free}
     simulation = simulate(rule, step, 0, workers, start, rows=rows, mode=mode)
     clock = clocks[rule.order](simulation, costs)
-    found, looked = clock.found, 0
+    found, looked_at = Prediction(), 0
 
     def look() -> bool:
         """Note the loss, and tell whether it is reached."""
-        found.seconds.append(clock.now)
+        found.seconds.append(float(clock.times.max()))
         found.losses.append(float(loss(simulation.result())))
         return found.losses[-1] <= until
 
-    while clock.goes_on(steps):
+    while min(simulation.steps) < steps:
         clock.advance(steps)
         found.steps = sum(simulation.steps)
-        if found.steps // (every * workers) > looked:
-            looked = found.steps // (every * workers)
+        if found.steps // (every * workers) > looked_at:
+            looked_at = found.steps // (every * workers)
             if look():
                 break
     else:
@@ -184,7 +184,15 @@ def predict(
 
 
 class _Clock:
-    """Times of a simulation's workers."""
+    """Times of a simulation's workers.
+
+    Attributes
+    ----------
+    times : numpy.ndarray, shape (workers,)
+        Until when each worker has come.
+    waited : float
+        By all of them, for others.
+    """
 
     def __init__(self, simulation: Simulation, costs: Costs) -> None:
         self.simulation, self.rule = simulation, simulation.rule
@@ -195,21 +203,11 @@ class _Clock:
         self._step = costs.step * factors / factors.mean()
         self.exchange = _of(costs.exchange, n)
         self.busy = self.exchange if costs.busy is None else _of(costs.busy, n)
-        self.times = np.zeros(n)  # until when each worker has come
+        self.times = np.zeros(n)
         self.waited = 0.0
-        self.found = Prediction()
-
-    @property
-    def now(self) -> float:
-        """When what was simulated last has ended."""
-        raise NotImplementedError
-
-    def goes_on(self, steps: int) -> bool:
-        """Tell whether any worker has steps to make."""
-        return min(self.simulation.steps) < steps
 
     def advance(self, steps: int) -> None:
-        """Have the next ones make a step, and exchange."""
+        """Have the next ones make a step, and exchange; each makes so many at most."""
         raise NotImplementedError
 
     def step_of(self, rank: int) -> float:
@@ -225,12 +223,6 @@ class _Clock:
         self.waited += max(0.0, until - self.times[rank])
         self.times[rank] = max(self.times[rank], until)
 
-    def train(self, rank: int) -> bool:
-        """Have a worker make its step, and tell whether it has exchanged after it."""
-        before = len(self.simulation.exchanges)
-        self.simulation.run([rank])
-        return len(self.simulation.exchanges) > before
-
 
 class _Together(_Clock):
     """All make a step, and meet if it is due."""
@@ -239,10 +231,6 @@ class _Together(_Clock):
         super().__init__(*args)
         self._ends: dict[int, float] = {}  # of exchanges, by the step that they are for
 
-    @property
-    def now(self) -> float:
-        return float(self.times.max())
-
     def advance(self, steps: int) -> None:
         for rank in range(self.n):
             self.times[rank] += self.step_of(rank)
@@ -250,8 +238,7 @@ class _Together(_Clock):
         made = self.simulation.steps[0]
         for _ in self.rule.due(made):
             last = max([self.times.max(), *self._ends.values()])
-            taken = made + self.rule.delay
-            self._ends[taken] = last + self.exchange
+            self._ends[made + self.rule.delay] = last + self.exchange
         end = self._ends.pop(made, None)
         if end is not None:
             last = float(self.times.max())
@@ -265,24 +252,27 @@ class _Turns(_Clock):
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
-        self._rank, self._free_from, self._last = 0, 0.0, 0.0
-
-    @property
-    def now(self) -> float:
-        return self._last
+        self._free_from = 0.0  # when the centre can take the next exchange
 
     def advance(self, steps: int) -> None:
-        rank = self._rank
-        self._rank = (rank + 1) % self.n
+        rank = sum(self.simulation.steps) % self.n
         self.times[rank] += self.step_of(rank)
-        if self.train(rank):
+        self.make_step(rank)
+
+    def make_step(self, rank: int) -> bool:
+        """Have a worker make its step, exchange, and tell whether it did that."""
+        before = len(self.simulation.exchanges)
+        self.simulation.run([rank])
+        if len(self.simulation.exchanges) == before:
+            return False
+        if self.rule.has_centre or self.rule.order == "turns":
             self.wait(rank, self._free_from)
             self._free_from = self.times[rank] + self.busy
-            self.times[rank] += self.exchange
-        self._last = max(self._last, float(self.times[rank]))
+        self.times[rank] += self.exchange
+        return True
 
 
-class _Free(_Clock):
+class _Free(_Turns):
     """Whoever has made its step is next; at the centre, who has come first."""
 
     def __init__(self, *args: Any) -> None:
@@ -290,13 +280,8 @@ class _Free(_Clock):
         self._events = [(self.step_of(rank), rank) for rank in range(self.n)]
         heapq.heapify(self._events)
         self._held_up: list[int] = []
-        self._free_from, self._last = 0.0, 0.0
         self._moves, self._came = 0, [0] * self.n
         self._going = set(range(self.n))
-
-    @property
-    def now(self) -> float:
-        return self._last
 
     def advance(self, steps: int) -> None:
         at, rank = heapq.heappop(self._events)
@@ -304,22 +289,17 @@ class _Free(_Clock):
         if self.rule.due(self.simulation.steps[rank] + 1) and not self._may_come(rank):
             self._held_up.append(rank)
             return
-        self._make(rank, steps)
+        self._come(rank, steps)
         while ready := [other for other in self._held_up if self._may_come(other)]:
             self._held_up.remove(ready[0])
             self.wait(ready[0], at)
-            self._make(ready[0], steps)
+            self._come(ready[0], steps)
 
-    def _make(self, rank: int, steps: int) -> None:
-        """Have a worker make the step whose time is over, and exchange."""
-        if self.train(rank):
-            if self.rule.has_centre:
-                self.wait(rank, self._free_from)
-                self._free_from = self.times[rank] + self.busy
-                self._moves += 1
-                self._came[rank] = self._moves
-            self.times[rank] += self.exchange
-        self._last = max(self._last, float(self.times[rank]))
+    def _come(self, rank: int, steps: int) -> None:
+        """Have a worker make the step whose time is over, and begin the next."""
+        if self.make_step(rank):
+            self._moves += 1
+            self._came[rank] = self._moves
         if self.simulation.steps[rank] < steps:
             event = self.times[rank] + self.step_of(rank), rank
             heapq.heappush(self._events, event)

@@ -21,8 +21,9 @@ from ..ranks.session import SESSION
 from ..user_frames import entry
 from . import files
 from .batches import rows_of
+from .callback_list import progress_bar
 from .history import History
-from .trainer import Trainer, progress_bar
+from .trainer import Trainer
 
 Setting: TypeAlias = Mapping[SharedVariable, Any]
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from time import perf_counter
@@ -23,7 +22,6 @@ from ..exchange.worker import Parameters
 from ..files.part import Part
 from ..ranks.ledger import Holding
 from ..ranks.session import SESSION
-from ..rules.gossip import Gossip
 from ..rules.rule import Rule
 from ..rules.simulate import Exchange
 from ..user_frames import entry
@@ -37,9 +35,9 @@ from .batches import (
     source_of,
     validated,
 )
-from .callback_list import CallbackList
+from .callback_list import CallbackList, progress_bar
 from .history import History
-from .training import check_params
+from .training import check_local, check_of_nodes, check_params
 
 
 class Trainer:
@@ -102,9 +100,9 @@ class Trainer:
         self._rule, self._seed, self._shuffle = rule, seed, shuffle
         self._are_nodes = workers == "nodes"
         if self._are_nodes:
-            _check_of_nodes(step, rule)
+            check_of_nodes(step, rule)
         elif rule is not None:
-            _check_local(step, rule)
+            check_local(step, rule)
         missing = [var for var in self._params if var not in step.updated]
         if missing:
             raise ValueError(f"{step!r} does not update {missing[0]}")
@@ -451,54 +449,3 @@ def _spent(
         "wait": ran.wait + waiting,
         "staleness": 0.0,
     }
-
-
-def _check_local(step: Function, rule: Rule) -> None:
-    """Raise unless ranks can make a step by themselves."""
-    if not step.is_local:
-        raise ValueError(
-            f"{step!r} is exact training, and {rule!r} is for steps that each rank"
-            " makes by itself: make it with local=True, and gradients by pytensor.grad"
-        )
-    if step.reduces:
-        raise ValueError(
-            f"{step!r} reduces values of all ranks, which {rule!r} is in place of: take"
-            " gradients by pytensor.grad and not by synk.grad, and no all_reduce"
-        )
-
-
-def _check_of_nodes(step: Function, rule: Rule | None) -> None:
-    """Raise unless the ranks of a machine can make a step together, by a rule."""
-    if rule is None:
-        raise ValueError("workers='nodes' is for a rule: exact training has no workers")
-    if step.is_local:
-        raise ValueError(
-            f"{step!r} is made by each rank for itself, and with workers='nodes' all"
-            " ranks of a machine make it together: make it without local=True, and"
-            " gradients by pytensor.grad or synk.grad, as for exact training"
-        )
-    if rule.order == "free" or isinstance(rule, Gossip):
-        raise ValueError(f"{rule!r} is for ranks of one machine, and not for nodes")
-
-
-@contextlib.contextmanager
-def progress_bar(
-    is_shown: bool, total: int, unit: str = "epoch"
-) -> Iterator[Callable[[Mapping[str, float]], object]]:
-    """Give what shows an epoch's numbers, in a ``with`` block."""
-    if not is_shown:
-        yield lambda numbers: None
-        return
-    try:
-        from tqdm import tqdm
-    except ImportError:
-        yield lambda numbers: None
-        return
-    with tqdm(total=total, unit=unit) as bar:
-
-        def show(numbers: Mapping[str, float]) -> None:
-            shown = {k: v for k, v in numbers.items() if "loss" in k}
-            bar.set_postfix(shown, refresh=False)
-            bar.update()
-
-        yield show

@@ -1,4 +1,4 @@
-"""`train_function`: loss, gradient and update rule in one function."""
+"""Training steps: `train_function` makes one, and which a `Trainer` can take."""
 
 from __future__ import annotations
 
@@ -11,11 +11,13 @@ import pytensor
 from pytensor.compile import SharedVariable
 from pytensor.graph.basic import Variable
 
-from .. import updates as rules
+from .. import updates as update_rules
 from ..call.function import Function
 from ..call.make import function
 from ..ops import grad
 from ..reduce_ops import ReduceOp
+from ..rules.gossip import Gossip
+from ..rules.rule import Rule
 from ..user_frames import entry
 
 
@@ -85,10 +87,10 @@ def train_function(
 
 def _rule_of(rule: Any) -> Callable:
     if isinstance(rule, str):
-        if rule not in rules.__all__:
-            known = ", ".join(rules.__all__)
+        if rule not in update_rules.__all__:
+            known = ", ".join(update_rules.__all__)
             raise ValueError(f"there is no rule {rule!r}: synk.updates has {known}")
-        return getattr(rules, rule)
+        return getattr(update_rules, rule)
     if not callable(rule):
         raise TypeError(f"a rule is a function or its name, got {rule!r}")
     return rule
@@ -154,3 +156,31 @@ def _check_loss(inputs: Sequence, output: Any, ours: dict) -> tuple[Variable, Re
 def _pairs(updates: Any) -> list:
     """Return updates, a dict or a list, as a list."""
     return list(updates.items() if isinstance(updates, Mapping) else updates)
+
+
+def check_local(step: Function, rule: Rule) -> None:
+    """Raise unless ranks can make a step by themselves."""
+    if not step.is_local:
+        raise ValueError(
+            f"{step!r} is exact training, and {rule!r} is for steps that each rank"
+            " makes by itself: make it with local=True, and gradients by pytensor.grad"
+        )
+    if step.reduces:
+        raise ValueError(
+            f"{step!r} reduces values of all ranks, which {rule!r} is in place of: take"
+            " gradients by pytensor.grad and not by synk.grad, and no all_reduce"
+        )
+
+
+def check_of_nodes(step: Function, rule: Rule | None) -> None:
+    """Raise unless the ranks of a machine can make a step together, by a rule."""
+    if rule is None:
+        raise ValueError("workers='nodes' is for a rule: exact training has no workers")
+    if step.is_local:
+        raise ValueError(
+            f"{step!r} is made by each rank for itself, and with workers='nodes' all"
+            " ranks of a machine make it together: make it without local=True, and"
+            " gradients by pytensor.grad or synk.grad, as for exact training"
+        )
+    if rule.order == "free" or isinstance(rule, Gossip):
+        raise ValueError(f"{rule!r} is for ranks of one machine, and not for nodes")
