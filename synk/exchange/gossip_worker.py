@@ -24,16 +24,7 @@ _HEAD = 8
 
 
 class Mailboxes:
-    """The mailboxes of all ranks.
-
-    Parameters
-    ----------
-    dtype : str
-    size : int
-        How many parameters there are.
-    ranks : int
-    memory : callable
-        Returns so many bytes to lie in, as a `Segment`; what is new there is zeros.
+    """The mailboxes of all ranks, in memory as that of a `Centre`.
 
     Attributes
     ----------

@@ -34,19 +34,7 @@ Medium: TypeAlias = Centre | Mailboxes
 
 
 class Setup(NamedTuple):
-    """What makes a rank a worker.
-
-    Attributes
-    ----------
-    rule : Rule
-    dtype : str
-    size : int
-        How many parameters there are.
-    workers : int
-        How many there are.
-    are_nodes : bool
-        Whether the ranks of a machine are one of them.
-    """
+    """What makes a rank a worker; `size` is the number of parameters."""
 
     rule: Rule
     dtype: str
@@ -55,15 +43,7 @@ class Setup(NamedTuple):
     are_nodes: bool
 
     def medium(self, ranks: int, memory: Callable[[int], Segment] = Segment) -> Medium:
-        """Return what the workers of a machine share.
-
-        Parameters
-        ----------
-        ranks : int
-            Of the machine.
-        memory : callable
-            Returns the segment that it lies in; by default a new one.
-        """
+        """Return what a machine's workers share: in memory, or in a new segment."""
         if isinstance(self.rule, Gossip):
             return Mailboxes(self.dtype, self.size, self.workers, memory)
         at_once = self.rule.order == "together" or self.are_nodes
@@ -142,14 +122,14 @@ class Workers:
         self._run_with({"w": start}, worker_begin)
         SESSION.ledger.note(self.params, Holding("local", TRAINING))
 
+    def begin_again(self) -> None:
+        """Have all begin anew after a failure: with the centre, or as rank 0 is."""
+        self.begin(self.centre if self._rule.has_centre else None)
+
     def restore(self) -> None:
         """Give the script's variables what the centre has; its ranks may be gone."""
         if self._rule.has_centre:
             Parameters(self.params).set(self.centre)
-
-    def begin_again(self) -> None:
-        """Have all begin anew after a failure: with the centre, or as rank 0 is."""
-        self.begin(self.centre if self._rule.has_centre else None)
 
     def are_set(self) -> bool:
         """Whether the variables have other values than were shown last."""
@@ -301,19 +281,12 @@ def _of_this_node(
     return local.exchange(None)[0]
 
 
-def _change_here(context: RankContext, change: Callable[[], object]) -> None:
-    """Change what the workers share where the script has not: on other nodes."""
-    if context.comm is context.local:
-        return
-    if context.local_rank == 0 and context.rank:
-        change()
-    context.local.barrier()
-
-
 def worker_begin(context: RankContext, number: int, start: dict) -> None:
     """Begin anew, with what the ranks share."""
     worker = context.workers[number]
-    _change_here(context, lambda: worker.medium.fill(context.array(start["w"])))
+    if _is_master_of_other_node(context):
+        worker.medium.fill(context.array(start["w"]))
+    context.local.barrier()
     worker.begin()
 
 
@@ -340,12 +313,15 @@ def worker_state(context: RankContext, number: int) -> dict:
 
 def worker_restore_shared(context: RankContext, number: int, state: dict) -> None:
     """Have a state be that of what the workers share."""
-    worker = context.workers[number]
+    if _is_master_of_other_node(context):
+        arrays = {name: context.array(value) for name, value in state.items()}
+        context.workers[number].medium.restore(arrays)
+    context.local.barrier()
 
-    def restore() -> None:
-        worker.medium.restore({name: context.array(v) for name, v in state.items()})
 
-    _change_here(context, restore)
+def _is_master_of_other_node(context: RankContext) -> bool:
+    """Tell whether this rank is to change what workers share: on node 0 it is done."""
+    return context.local_rank == 0 and context.rank > 0
 
 
 def worker_restore(context: RankContext, number: int, rank: int, state: dict) -> None:

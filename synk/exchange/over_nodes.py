@@ -25,14 +25,7 @@ from .gossip_worker import Mailboxes
 
 
 class OverNodes:
-    """One rank's part in keeping the nodes' centres alike.
-
-    Parameters
-    ----------
-    comm : NodesComm
-    medium : Centre or Mailboxes
-        Of this node.
-    """
+    """One rank's part in keeping the nodes' centres, or mailboxes, alike."""
 
     def __init__(self, comm: NodesComm, medium: Centre | Mailboxes) -> None:
         self._comm, self._medium = comm, medium
@@ -45,7 +38,7 @@ class OverNodes:
         ----------
         given : numpy.ndarray, shape (ranks of this node or 1, parameters)
         start, stop : int
-            Of which parameters.
+            From and up to which parameter.
         """
         span = start, stop
         if span not in self._sums:
@@ -60,12 +53,8 @@ class OverNodes:
     def in_turn(self, wait: Callable[[], AbstractContextManager]) -> Iterator[None]:
         """Do something in a ``with`` block when it is this node's turn.
 
-        All nodes come here; afterwards all have what the last one has made of it.
-
-        Parameters
-        ----------
-        wait : callable
-            Returns a context manager in which to wait for others.
+        All nodes come here; afterwards all have what the last one has made of it. What
+        `wait` returns is entered to wait for others.
         """
         node, nodes = self._comm.node, len(self._comm.ranks)
         with wait():

@@ -4,10 +4,9 @@ Each rule is a file, written as its paper writes it. :func:`simulate` trains vir
 workers by one.
 """
 
-from .asgd import ASGD
 from .averaging import LocalSGD, ParameterAveraging
 from .diloco import DiLoCo
-from .downpour import Downpour
+from .downpour import ASGD, Downpour
 from .easgd import EASGD
 from .gem import GEM
 from .gossip import Gossip

@@ -7,8 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from .optimiser import Optimiser
-from .rule import Group, Order, Rule, Start, State, check_at_least
+from .rule import Group, Optimiser, Order, Rule, Start, State, check_at_least
 
 
 class DiLoCo(Rule):

@@ -1,4 +1,4 @@
-"""Downpour: workers send what they have moved by to a centre with its own optimiser."""
+"""ASGD and Downpour: the centre follows what each worker has moved by."""
 
 from __future__ import annotations
 
@@ -7,11 +7,39 @@ from typing import Any
 
 import numpy as np
 
-from .optimiser import Optimiser
-from .rule import Group, Order, Rule, Start, State
+from .rule import Group, Optimiser, Order, Rule, Start, State
 
 
-class Downpour(Rule):
+class ASGD(Rule):
+    """Asynchronous SGD: the centre moves by what each worker has moved.
+
+    Parameters
+    ----------
+    every : int
+        Steps of any optimiser between two exchanges.
+    order : {"together", "turns", "free"}
+
+    Notes
+    -----
+    ``c <- c + (w_i - o_i)``, ``w_i <- c``, ``o_i <- c``: o is what the worker had after
+    its last exchange. For one worker it is the step's own optimiser. Platoon's rule of
+    that name; after J. Dean et al., "Large scale distributed deep networks", NIPS 2012.
+    """
+
+    def start(self, w: np.ndarray) -> tuple[Start, Start]:
+        return {"o": w}, {}
+
+    def give(self, worker: State, centre: State, group: Group) -> tuple[State, Any]:
+        return {}, worker["w"] - worker["o"]
+
+    def move(self, centre: State, given: Any) -> State:
+        return {"c": centre["c"] + given}
+
+    def take(self, worker: State, centre: State) -> State:
+        return {"w": centre["c"], "o": centre["c"]}
+
+
+class Downpour(ASGD):
     """Downpour SGD: the centre takes each worker's way as a gradient.
 
     Parameters
@@ -63,9 +91,6 @@ class Downpour(Rule):
     def move(self, centre: State, given: Any) -> State:
         c, kept = self.optimiser.move(centre["c"], given, centre)
         return {"c": c, **kept}
-
-    def take(self, worker: State, centre: State) -> State:
-        return {"w": centre["c"], "o": centre["c"]}
 
     def check(self, n: int) -> None:
         if self.max_staleness is not None and self.max_staleness < n - 1:

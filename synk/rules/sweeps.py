@@ -27,8 +27,15 @@ from ..comm.locks import give_back, take, write
 from ..compiled import compile_kernel
 from ..memory.mapping import address
 from .centre import Block, Centre
-from .graphs import KINDS, Arrays, Kind, RuleGraphs
-from .kernels import compiled_text, is_vector, written
+from .graphs import (
+    KINDS,
+    Arrays,
+    Kind,
+    RuleGraphs,
+    compiled_text,
+    is_vector,
+    written,
+)
 from .rule import Group
 
 NEXT, HELD, TURNED, OWNER, LOOKS, FIRST_LOCK, FIRST_VALID, RANK, WORDS = range(9)

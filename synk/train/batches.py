@@ -28,14 +28,9 @@ class Source(Protocol):
 
 
 class Arrays:
-    """Arrays whose rows are all there: an epoch has one part.
+    """Arrays whose rows are all there, or some of them, as `batch` says it in a call.
 
-    Parameters
-    ----------
-    data : sequence
-        The inputs of a step.
-    rows : optional
-        Which of their rows, as a `batch` of a call; by default all.
+    An epoch of them has one part.
     """
 
     def __init__(self, data: Sequence, rows: Any = None) -> None:
@@ -153,15 +148,9 @@ class EpochSteps(NamedTuple):
 def make_steps(
     parts: Iterator[Part], step: Function, run: Callable[..., Any]
 ) -> EpochSteps:
-    """Make the steps of an epoch, part by part.
+    """Make the steps of an epoch: `run` is called with each part's batches and inputs.
 
-    Parameters
-    ----------
-    parts : iterator of Part
-        Closed in the end, if that can be done.
-    step : Function
-    run : callable
-        Runs the step, for the batches of a part and its inputs.
+    The parts are closed in the end, if that can be done.
     """
     losses: list[np.ndarray] = []
     sizes: list[int] = []
@@ -189,14 +178,7 @@ def make_steps(
 
 
 def validated(validation: Callable | Sequence, batch_size: int) -> dict[str, float]:
-    """Return what a validation has found, by name.
-
-    Parameters
-    ----------
-    validation : callable or (function, arguments...)
-    batch_size : int
-        For arguments that come in batches.
-    """
+    """Return what a validation has found, by name; its arguments may be in batches."""
     function: Any
     args: list[Any]
     function, *args = [validation] if callable(validation) else validation

@@ -18,17 +18,7 @@ from ..user_frames import callers_level
 
 
 class CallbackList:
-    """The callbacks of a fit.
-
-    Parameters
-    ----------
-    callbacks : sequence of Callback or callable
-
-    Attributes
-    ----------
-    are_running : bool
-        Whether there is a fit that asks them.
-    """
+    """The callbacks of a fit; `are_running` while there is one that asks them."""
 
     def __init__(self, callbacks: Sequence[Callable | Callback] = ()) -> None:
         keys = _told_apart(map(_key, callbacks))
@@ -90,13 +80,7 @@ class CallbackList:
         return found
 
     def go_on(self, trainer: Any, states: Sequence[Mapping[str, Any]]) -> bool:
-        """Have the callbacks go on with what a file says of them.
-
-        Parameters
-        ----------
-        trainer : Trainer
-        states : sequence
-            As `states` has returned them.
+        """Have the callbacks go on with what `states` has returned.
 
         Returns
         -------

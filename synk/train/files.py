@@ -105,14 +105,7 @@ def give_values(
 ) -> None:
     """Give variables the values that `take_values` has returned, on as many ranks.
 
-    Parameters
-    ----------
-    variables : sequence of SharedVariable
-    arrays : mapping
-    holdings : sequence of Holding
-        How the ranks have held the variables.
-    what : str
-        What does this, for messages.
+    `holdings` say how these have held them, and `what` does this, for messages.
     """
     for rank in (None, *range(SESSION.size)):
         there = [i for i in range(len(variables)) if _name(rank, i) in arrays]
@@ -268,24 +261,22 @@ _TAGS = ("<array>", "<scalar>", "<generator>", "<bytes>", "<tuple>", "<set>", "<
 
 
 def as_json(value: Any, arrays: dict[str, np.ndarray], name: str, what: str) -> Any:
-    """Return a value as JSON has it, and put its arrays to those of a file.
+    """Return a tree of values as JSON has it, and add its arrays to those of a file.
 
     Parameters
     ----------
     value : object
-        A tree of dicts, lists, tuples and sets, of numbers, strings, bytes, arrays and
-        random generators.
     arrays : dict of str to numpy.ndarray
-        Those of the file; more are added.
     name : str
-        What their names begin with.
+        What the names of the new arrays begin with.
     what : str
         What the value is, for messages.
 
     Raises
     ------
     TypeError
-        If there is anything else in it.
+        If something in it is no dict, list, tuple or set, nor a number, a string,
+        bytes, an array, or a random generator.
     """
     if type(value) in _PLAIN:
         return value
