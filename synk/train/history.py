@@ -178,7 +178,15 @@ class History:
         seconds: Sequence[float],
         numbers: Mapping[str, float],
     ) -> None:
-        """Take note of an epoch: of each of its steps, and numbers of all of it."""
+        """Take note of an epoch.
+
+        Parameters
+        ----------
+        losses, rows, seconds : sequence
+            Of each step.
+        numbers : mapping of str to float
+            Of the epoch.
+        """
         self.losses += [float(loss) for loss in losses]
         self.step_rows += rows
         self.step_seconds += seconds

@@ -308,34 +308,46 @@ def _check_is_read(step: Function, variable: Any) -> None:
 # -- the start
 
 
-class _Start:
-    """The values of all that a step reads or updates, on all ranks.
+@contextlib.contextmanager
+def _from_one_start(trainer: Trainer) -> Iterator[Callable[[], Trainer]]:
+    """Give what returns trainers like one, each at the start, in a ``with`` block.
 
-    Parameters
-    ----------
-    step : Function
+    All that the step reads or updates has the values from before the block then, on all
+    ranks, and has them again after the block. By a rule the trainers have the same
+    workers again and again, so that a rule is compiled once.
     """
+    SESSION.enter()
+    step = trainer.step
+    made: list[Trainer] = []
+    updated = step.updated
+    holdings = [SESSION.ledger.of(var) for var in updated]
+    arrays = files.take_values(updated)
+    # Of others, as a rate, the value itself: nothing writes to it in place.
+    others = [var for var in step.get_shared() if var not in updated]
+    values = [host.get_value(var) for var in others]
 
-    def __init__(self, step: Function) -> None:
-        SESSION.enter()
-        self._updated = step.updated
-        self._holdings = [SESSION.ledger.of(var) for var in self._updated]
-        self._arrays = files.take_values(self._updated)
-        # Of others, as a rate, the value itself: nothing writes to it in place.
-        others = [var for var in step.get_shared() if var not in self._updated]
-        self._others = [(var, host.get_value(var)) for var in others]
-
-    def restore(self) -> None:
-        """Give all of them the values that they had."""
-        for var, value in self._others:
+    def restore() -> None:
+        for var, value in zip(others, values, strict=True):
             if not _is_still(host.get_value(var), value):
                 host.set_value(var, value)
         if SESSION.state == "running":
             SESSION.enter()
             what = "it was given its starting value"
-            files.give_values(self._updated, self._arrays, self._holdings, what)
+            files.give_values(updated, arrays, holdings, what)
         else:  # ranks were lost, or the session is over
-            files.give_in_script(self._updated, self._arrays)
+            files.give_in_script(updated, arrays)
+
+    def anew() -> Trainer:
+        restore()
+        made.append(trainer._anew(made.pop() if made else None))
+        return made[-1]
+
+    try:
+        yield anew
+    finally:
+        restore()
+        if made:
+            trainer._take_over(made.pop())
 
 
 def _is_still(present: object, value: object) -> bool:
@@ -343,26 +355,3 @@ def _is_still(present: object, value: object) -> bool:
     if present is value or not isinstance(value, np.ndarray):
         return present is value
     return np.array_equal(present, value)  # type: ignore[arg-type]
-
-
-@contextlib.contextmanager
-def _from_one_start(trainer: Trainer) -> Iterator[Callable[[], Trainer]]:
-    """Give what returns trainers like one, each at the start, in a ``with`` block.
-
-    What was there before the block is there after it. By a rule they are the same
-    workers again and again, so that a rule is compiled once.
-    """
-    start = _Start(trainer.step)
-    made: list[Trainer] = []
-
-    def anew() -> Trainer:
-        start.restore()
-        made.append(trainer._anew(made.pop() if made else None))
-        return made[-1]
-
-    try:
-        yield anew
-    finally:
-        start.restore()
-        if made:
-            trainer._take_over(made.pop())
