@@ -88,8 +88,8 @@ class JSONLog(_Log):
         self, file: TextIO, epochs: Sequence[Mapping[str, float]], is_new: bool
     ) -> None:
         for numbers in epochs:
-            told = {k: v if math.isfinite(v) else None for k, v in numbers.items()}
-            file.write(json.dumps(told) + "\n")
+            line = {k: v if math.isfinite(v) else None for k, v in numbers.items()}
+            file.write(json.dumps(line) + "\n")
 
 
 class TensorBoard(Callback):

@@ -153,8 +153,8 @@ class Rule:
         """
 
     def __repr__(self) -> str:
-        told = ", ".join(f"{name}={value!r}" for name, value in vars(self).items())
-        return f"{type(self).__name__}({told})"
+        options = ", ".join(f"{name}={value!r}" for name, value in vars(self).items())
+        return f"{type(self).__name__}({options})"
 
 
 class Optimiser:
@@ -219,8 +219,8 @@ class Optimiser:
 
     def __repr__(self) -> str:
         name = getattr(self._rule, "__name__", self._rule)
-        told = "".join(f", {key}={value!r}" for key, value in self._options.items())
-        return f"{name}{told}"
+        options = "".join(f", {key}={value!r}" for key, value in self._options.items())
+        return f"{name}{options}"
 
 
 def warn(message: str) -> None:

@@ -176,8 +176,8 @@ class Sweeper:
         centre, at = self._centre, self._at
         sweep, is_compiled = _sweep_of(centre.graphs, kind)
         if self._group[0] != share:
-            told = np.asarray([self._n, share], centre.graphs.dtype)
-            self._group = share, [told[:1].reshape(()), told[1:].reshape(())]
+            scalars = np.asarray([self._n, share], centre.graphs.dtype)
+            self._group = share, [scalars[:1].reshape(()), scalars[1:].reshape(())]
         given = self._summands if _adds(KINDS[kind]) else centre.given
         where: Any = arrays
         if is_compiled:

@@ -35,11 +35,11 @@ _LARGEST_SET = 1 << 20
 
 
 def write(
-    path: Path, told: Mapping[str, Any], arrays: Mapping[str, np.ndarray]
+    path: Path, header: Mapping[str, Any], arrays: Mapping[str, np.ndarray]
 ) -> None:
-    """Write arrays, and what is told besides, to a file."""
+    """Write arrays to a file, and a header: what JSON can hold."""
     names = {name: array.nbytes for name, array in arrays.items()}
-    text = json.dumps({**told, "arrays": names})
+    text = json.dumps({**header, "arrays": names})
     write_arrays(path, {_META: np.frombuffer(text.encode(), np.uint8), **arrays})
 
 
@@ -51,11 +51,11 @@ def read(path: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     CheckpointError
         If it is not a file of that, or damaged.
     """
-    told = json.loads(read_arrays(path, {_META: _ROOM})[_META].tobytes())
-    return told, read_arrays(path, told.pop("arrays"))
+    header = json.loads(read_arrays(path, {_META: _ROOM})[_META].tobytes())
+    return header, read_arrays(path, header.pop("arrays"))
 
 
-def fitting(path: Path, what: str, found: Any, expected: Any) -> None:
+def check_fits(path: Path, what: str, found: Any, expected: Any) -> None:
     """Raise unless a file is of what is to go on."""
     if found != expected:
         raise CheckpointError(
@@ -208,7 +208,10 @@ class SetVariables:
         return found
 
     def values_of(
-        self, path: Path, told: Sequence[Mapping[str, Any]], arrays: Mapping[str, Any]
+        self,
+        path: Path,
+        entries: Sequence[Mapping[str, Any]],
+        arrays: Mapping[str, Any],
     ) -> dict[SharedVariable, np.ndarray]:
         """Return the values that a file has, by variable; nothing is set yet.
 
@@ -219,7 +222,7 @@ class SetVariables:
         """
         found = {}
         variables = list(self._present())
-        for of in told:
+        for of in entries:
             same = [var for var in variables if var.name == of["name"]]
             at = variables[of["number"]] if of["number"] < len(variables) else None
             var = same[0] if len(same) == 1 and of["name"] is not None else at
@@ -281,14 +284,14 @@ def as_json(value: Any, arrays: dict[str, np.ndarray], name: str, what: str) -> 
     if type(value) in _PLAIN:
         return value
     if isinstance(value, Mapping):
-        told = {
+        by_key = {
             key: as_json(of, arrays, name, f"{what}[{key!r}]")
             for key, of in value.items()
         }
-        if all(type(key) is str and key not in _TAGS for key in told):
-            return told
+        if all(type(key) is str and key not in _TAGS for key in by_key):
+            return by_key
         return {
-            "<dict>": [[as_json(k, arrays, name, what), of] for k, of in told.items()]
+            "<dict>": [[as_json(k, arrays, name, what), of] for k, of in by_key.items()]
         }
     if isinstance(value, (list, tuple, set, frozenset)):
         found = [
@@ -322,15 +325,15 @@ def _as_array(value: Any, what: str) -> tuple[str, np.ndarray]:
     )
 
 
-def from_json(told: Any, arrays: Mapping[str, np.ndarray]) -> Any:
+def from_json(tree: Any, arrays: Mapping[str, np.ndarray]) -> Any:
     """Return the value of which `as_json` has made this."""
-    if isinstance(told, list):
-        return [from_json(of, arrays) for of in told]
-    if not isinstance(told, dict):
-        return told
-    if len(told) != 1 or next(iter(told)) not in _TAGS:
-        return {key: from_json(of, arrays) for key, of in told.items()}
-    ((tag, content),) = told.items()
+    if isinstance(tree, list):
+        return [from_json(of, arrays) for of in tree]
+    if not isinstance(tree, dict):
+        return tree
+    if len(tree) != 1 or next(iter(tree)) not in _TAGS:
+        return {key: from_json(of, arrays) for key, of in tree.items()}
+    ((tag, content),) = tree.items()
     if tag == "<dict>":
         return {from_json(k, arrays): from_json(v, arrays) for k, v in content}
     if tag in ("<tuple>", "<set>"):

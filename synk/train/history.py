@@ -91,11 +91,11 @@ class History:
         ValueError
             If the file is none of a history.
         """
-        told = json.loads(Path(path).read_text())
-        if not isinstance(told, dict) or told.keys() != vars(cls()).keys():
+        found = json.loads(Path(path).read_text())
+        if not isinstance(found, dict) or found.keys() != vars(cls()).keys():
             raise ValueError(f"{os.fspath(path)} is no file of a history")
         made = cls()
-        vars(made).update(told)
+        vars(made).update(found)
         return made
 
     def to_frame(self, of: Literal["epochs", "steps"] = "epochs") -> Any:
@@ -253,7 +253,7 @@ def _stack(panel: Any, epochs: Sequence[Mapping[str, float]], numbers: list) -> 
     )
     panel.set(xlabel="epoch", ylabel="seconds, mean of the ranks")
     usual = whole[1:].max(initial=0)
-    if 0 < 2 * usual < whole[0]:  # nothing could be told of the others
+    if 0 < 2 * usual < whole[0]:  # otherwise the others are not seen
         panel.set_ylim(0, 1.5 * usual)
         panel.set_title(
             f"the first, which compiles: {whole[0]:.3g} s", fontsize="small"

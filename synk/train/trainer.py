@@ -265,13 +265,13 @@ class Trainer:
             for rank, state in enumerate(by_rank):
                 arrays |= {f"rank {rank} {k}": v for k, v in state.items()}
         states = self._callbacks.states() if self._states is None else self._states
-        told_states = []
+        of_callbacks = []
         for one in states:
             what = f"state_dict() of the callback {one['key']}"
             state = files.as_json(one["state"], arrays, "callback", what)
-            told_states.append({**one, "state": state})
+            of_callbacks.append({**one, "state": state})
         history = files.as_json(vars(self.history), arrays, "history", "history")
-        told = {
+        header = {
             "rule": self._rule_in_file,
             "ranks": SESSION.size,
             "nodes": SESSION.nodes,
@@ -279,9 +279,9 @@ class Trainer:
             "held": [[held.kind, held.since, held.rows] for held in holdings],
             "history": history,
             "set": self._set.as_json(arrays),
-            "callbacks": told_states,
+            "callbacks": of_callbacks,
         }
-        files.write(Path(path), told, arrays)
+        files.write(Path(path), header, arrays)
 
     @entry
     def load(self, path: str | os.PathLike[str]) -> None:
@@ -310,18 +310,20 @@ class Trainer:
         """
         SESSION.enter()
         path = Path(path)
-        told, arrays = files.read(path)
-        files.fitting(path, "the rule", told["rule"], self._rule_in_file)
-        files.fitting(path, "the seed", told["seed"], self._seed)
+        header, arrays = files.read(path)
+        files.check_fits(path, "the rule", header["rule"], self._rule_in_file)
+        files.check_fits(path, "the seed", header["seed"], self._seed)
         if self._are_nodes:
-            files.fitting(path, "the number of nodes", told["nodes"], SESSION.nodes)
+            files.check_fits(
+                path, "the number of nodes", header["nodes"], SESSION.nodes
+            )
         holdings = [
             Holding(kind, since, None if rows is None else tuple(rows))
-            for kind, since, rows in told["held"]
+            for kind, since, rows in header["held"]
         ]
-        variables, ranks = self._step.updated, told["ranks"]
-        states = files.from_json(told.get("callbacks", []), arrays)
-        others = self._set.values_of(path, told.get("set", ()), arrays)
+        variables, ranks = self._step.updated, header["ranks"]
+        states = files.from_json(header.get("callbacks", []), arrays)
+        others = self._set.values_of(path, header.get("set", ()), arrays)
         files.check_can_be_on(path, ranks, self._rule, variables, holdings)
         if ranks == SESSION.size:
             files.give_values(variables, arrays, holdings, "Trainer.load")
@@ -340,7 +342,7 @@ class Trainer:
             self._set.give(others)
             self._states = states
         self.history = History()
-        vars(self.history).update(files.from_json(told["history"], arrays))
+        vars(self.history).update(files.from_json(header["history"], arrays))
 
     # -- an epoch
 
