@@ -39,7 +39,7 @@ Updates: TypeAlias = dict[SharedVariable, Variable]
 
 
 def sgd(loss_or_grads: Any, params: Sequence, learning_rate: Any) -> Updates:
-    """Stochastic gradient descent.
+    """Return updates of stochastic gradient descent.
 
     Parameters
     ----------
@@ -70,7 +70,7 @@ def sgd(loss_or_grads: Any, params: Sequence, learning_rate: Any) -> Updates:
 def momentum(
     loss_or_grads: Any, params: Sequence, learning_rate: Any, momentum: Any = 0.9
 ) -> Updates:
-    """Stochastic gradient descent with momentum.
+    """Return updates of stochastic gradient descent with momentum.
 
     Parameters
     ----------
@@ -78,11 +78,6 @@ def momentum(
         See `sgd`.
     momentum : float or scalar variable
         How much of the velocity is kept at each step.
-
-    Returns
-    -------
-    dict
-        New values by shared variable.
 
     Notes
     -----
@@ -101,7 +96,7 @@ def momentum(
 def nesterov_momentum(
     loss_or_grads: Any, params: Sequence, learning_rate: Any, momentum: Any = 0.9
 ) -> Updates:
-    """Stochastic gradient descent with Nesterov's momentum.
+    """Return updates of stochastic gradient descent with Nesterov's momentum.
 
     Parameters
     ----------
@@ -109,11 +104,6 @@ def nesterov_momentum(
         See `sgd`.
     momentum : float or scalar variable
         How much of the velocity is kept at each step.
-
-    Returns
-    -------
-    dict
-        New values by shared variable.
 
     Notes
     -----
@@ -137,7 +127,7 @@ def adagrad(
     learning_rate: Any = 0.01,
     epsilon: float = 1e-10,
 ) -> Updates:
-    """Adagrad: each weight's steps shrink with the squares of its gradients so far.
+    """Return updates of Adagrad: steps shrink with the squares of gradients so far.
 
     Parameters
     ----------
@@ -145,11 +135,6 @@ def adagrad(
         See `sgd`.
     epsilon : float
         Added to the root, against a division by zero.
-
-    Returns
-    -------
-    dict
-        New values by shared variable.
 
     Notes
     -----
@@ -173,7 +158,7 @@ def rmsprop(
     rho: Any = 0.99,
     epsilon: float = 1e-8,
 ) -> Updates:
-    """RMSProp: steps are divided by the root of a running mean of squared gradients.
+    """Return updates of RMSProp: steps are divided by the root mean square gradient.
 
     Parameters
     ----------
@@ -183,11 +168,6 @@ def rmsprop(
         How much of the running mean is kept at each step.
     epsilon : float
         Added to the root, against a division by zero.
-
-    Returns
-    -------
-    dict
-        New values by shared variable.
 
     Notes
     -----
@@ -211,7 +191,7 @@ def adadelta(
     rho: Any = 0.9,
     epsilon: float = 1e-6,
 ) -> Updates:
-    """Adadelta: steps in the proportion of past steps to past gradients.
+    """Return updates of Adadelta: steps in the proportion of past steps to gradients.
 
     Parameters
     ----------
@@ -221,11 +201,6 @@ def adadelta(
         How much of the running means is kept at each step.
     epsilon : float
         Added under the roots.
-
-    Returns
-    -------
-    dict
-        New values by shared variable.
 
     Notes
     -----
@@ -255,7 +230,7 @@ def adam(
     beta2: float = 0.999,
     epsilon: float = 1e-8,
 ) -> Updates:
-    """Adam: momentum and RMSProp, corrected for their start at zero.
+    """Return updates of Adam: momentum and RMSProp, corrected for their start at 0.
 
     Parameters
     ----------
@@ -265,11 +240,6 @@ def adam(
         How much of the running means, of gradients and of their squares, is kept.
     epsilon : float
         Added to the root, against a division by zero.
-
-    Returns
-    -------
-    dict
-        New values by shared variable.
 
     Notes
     -----
@@ -288,7 +258,7 @@ def adamw(
     epsilon: float = 1e-8,
     weight_decay: float = 0.01,
 ) -> Updates:
-    """Adam with weight decay that does not pass through the running means.
+    """Return updates of Adam with weight decay that does not pass through the means.
 
     Parameters
     ----------
@@ -300,11 +270,6 @@ def adamw(
         Added to the root, against a division by zero.
     weight_decay : float
         By what part, times the learning rate, parameters shrink at each step.
-
-    Returns
-    -------
-    dict
-        New values by shared variable.
 
     Notes
     -----
@@ -322,7 +287,7 @@ def adamax(
     beta2: float = 0.999,
     epsilon: float = 1e-8,
 ) -> Updates:
-    """Adam with the largest gradient so far, fading, in place of the mean square.
+    """Return updates of Adam with the largest gradient so far for the mean square.
 
     Parameters
     ----------
@@ -332,11 +297,6 @@ def adamax(
         How much of the running mean and of the largest gradient is kept.
     epsilon : float
         Added to a gradient's size, against a division by zero.
-
-    Returns
-    -------
-    dict
-        New values by shared variable.
 
     Notes
     -----

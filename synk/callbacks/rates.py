@@ -109,10 +109,6 @@ def step_decay(
     epochs : sequence of int
         From which on the rate is another one.
     factor : float
-
-    Returns
-    -------
-    callable
     """
     return lambda epoch: rate * factor ** sum(epoch >= each for each in epochs)
 
@@ -125,10 +121,6 @@ def cosine(rate: float, epochs: int, last: float = 0.0) -> Callable[[int], float
     rate, last : float
         In the first epoch, and after so many `epochs`.
     epochs : int
-
-    Returns
-    -------
-    callable
     """
 
     def at(epoch: int) -> float:
@@ -146,10 +138,6 @@ def warm_up(schedule: Callable[[int], float], epochs: int) -> Callable[[int], fl
     schedule : callable
     epochs : int
         In the first of which the rate is 1 / (epochs + 1) of what it would be.
-
-    Returns
-    -------
-    callable
     """
     return lambda epoch: schedule(epoch) * min((epoch + 1) / (epochs + 1), 1)
 

@@ -25,11 +25,6 @@ from .worker import Worker
 class CentreWorker(Worker):
     """A rank that trains by a rule with a centre.
 
-    Parameters
-    ----------
-    *how
-        See `Worker`.
-
     Attributes
     ----------
     rows : numpy.ndarray, shape (workers, fragments)

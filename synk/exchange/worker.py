@@ -118,28 +118,18 @@ class Report(NamedTuple):
 
 
 class Worker:
-    """A rank that trains by a rule.
-
-    Parameters
-    ----------
-    rule : Rule
-    medium : Centre or Mailboxes
-        In memory that all ranks of a machine share.
-    variables : list of SharedVariable
-        The parameters, of one dtype.
-    rank, n : int
-        Which worker this is, of how many.
-    context : RankContext
-    over_nodes : OverNodes, optional
-        Where there are several machines.
+    """A rank that trains by a rule: worker number `rank` of `n`.
 
     Attributes
     ----------
+    medium : Centre or Mailboxes
+        In memory that all ranks of a machine share.
+    over_nodes : OverNodes or None
+        Where there are several machines.
     is_node : bool
         Whether all ranks of the machine are this worker, and have its parameters.
     steps : int
         How many the rank has made.
-    times : ExchangeTimes
     """
 
     is_node = False
@@ -176,13 +166,7 @@ class Worker:
         self._exchanges = []
 
     def after_step(self, rows: Sequence[int]) -> None:
-        """Do what is due after a step.
-
-        Parameters
-        ----------
-        rows : sequence of int
-            Of how many rows it was, on each rank.
-        """
+        """Do what is due after a step, which was of so many rows on each rank."""
         raise NotImplementedError
 
     @contextlib.contextmanager

@@ -79,16 +79,11 @@ class Prediction:
     staleness: float = 0.0
 
     def time_to(self, loss: float) -> float:
-        """Return when a loss was reached: infinite, if it was not.
+        """Return after how many seconds a loss was reached: infinite, if it was not.
 
         Parameters
         ----------
         loss : float
-
-        Returns
-        -------
-        float
-            Seconds.
         """
         found = zip(self.seconds, self.losses, strict=True)
         return next((second for second, value in found if value <= loss), np.inf)

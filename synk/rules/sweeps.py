@@ -210,8 +210,20 @@ def _sweep_of(graphs: RuleGraphs, kind: str) -> tuple[Sweep, bool]:
     return graphs.sweeps[kind]
 
 
-def _compiled_sweep(graphs: RuleGraphs, kind: Kind) -> Sweep:
-    """Write a sweep, for numba to compile when it is called first.
+class _Lines(NamedTuple):
+    """What is done within a block: once, for each segment and element, and at its end.
+
+    Of an array ``x`` there are views: ``v_x``, and of its other side ``o_x``.
+    """
+
+    once: list[str]
+    views: list[str]
+    each: list[str]
+    ends: list[str]
+
+
+def _lines_of(graphs: RuleGraphs, kind: Kind) -> _Lines:
+    """Write what a sweep computes within a block.
 
     Raises
     ------
@@ -220,21 +232,18 @@ def _compiled_sweep(graphs: RuleGraphs, kind: Kind) -> Sweep:
     """
     inputs, outputs = graphs.inputs, graphs.outputs(kind)
     text = written(inputs, outputs)
-    group, kept = list(Group._fields), [f"w{name}" for name in graphs.of_worker[1:]]
-    sides = [f"c{name}" for name in graphs.of_centre]
-    scalars = [name for name in sides if not is_vector(inputs[name])]
-
-    once = [f"{name}_ = {name}[()]" for name in group]
+    kept, sides, scalars = _arguments_of(graphs)
+    vectors = [name for name in sides if name not in scalars]
+    once = [f"{name}_ = {name}[()]" for name in Group._fields]
     once += [f"{name}_ = {name}[side, number]" for name in scalars]
-    once += text.scalars
     place = f"addresses[segments[s, 2]] + {np.dtype(graphs.dtype).itemsize}"
     views = [
         f"start_of_w = {place} * segments[s, 3]",
         f"v_ww = array_at(start_of_w, types.{graphs.dtype}, stop - start)",
         *[f"v_{name} = {name}[start:stop]" for name in kept],
-        *[f"v_{k} = {k}[side, start:stop]" for k in sides if k not in scalars],
+        *[f"v_{name} = {name}[side, start:stop]" for name in vectors],
     ]
-    read = ["ww", *kept, *[name for name in sides if name not in scalars]]
+    read = ["ww", *kept, *vectors]
     if _adds(kind):
         views += [
             "v_given = given[0, start:stop]",
@@ -244,26 +253,36 @@ def _compiled_sweep(graphs: RuleGraphs, kind: Kind) -> Sweep:
             "        v_given[i] += more[i]",
         ]
         read.append("given")
-    each = [f"{name}_ = v_{name}[i]" for name in read] + text.vectors
-    ends = []
-    for name, value in text.values.items():
+    each, ends = [f"{name}_ = v_{name}[i]" for name in read] + text.vectors, []
+    values = text.values
+    if kind.moves:  # all of the other side counts afterwards
+        values = {name: f"{name}_" for name in sides} | values
+    for name, value in values.items():
         if name in scalars:
             ends.append(f"{name}[1 - side, number] = {value}")
+            continue
+        if name == "given":
+            views.append(f"o_given = given[at[{RANK}], start:stop]")
         elif name in sides:
             views.append(f"o_{name} = {name}[1 - side, start:stop]")
-            each.append(f"o_{name}[i] = {value}")
-        else:
-            if name == "given":
-                views.append(f"v_given = given[at[{RANK}], start:stop]")
-            each.append(f"v_{name}[i] = {value}")
-    if kind.moves:  # all of the other side counts afterwards
-        for name in [name for name in sides if name not in outputs]:
-            if name in scalars:
-                ends.append(f"{name}[1 - side, number] = {name}_")
-            else:
-                views.append(f"{name}[1 - side, start:stop] = v_{name}")
+        is_in_place = name == "ww" or name in kept
+        each.append(f"{'v' if is_in_place else 'o'}_{name}[i] = {value}")
     if kind.moves and kind.locks:  # where all meet, one word is that of all blocks
         ends.append(f"store(words, at[{FIRST_VALID}] + number, 1 - side)")
+    return _Lines(once + text.scalars, views, each, ends)
+
+
+def _arguments_of(graphs: RuleGraphs) -> tuple[list[str], list[str], list[str]]:
+    """Return what a worker keeps besides its parameters, a centre, and its scalars."""
+    kept = [f"w{name}" for name in graphs.of_worker[1:]]
+    sides = [f"c{name}" for name in graphs.of_centre]
+    return kept, sides, [name for name in sides if not is_vector(graphs.inputs[name])]
+
+
+def _compiled_sweep(graphs: RuleGraphs, kind: Kind) -> Sweep:
+    """Write a sweep, for numba to compile when it is called first; see `_lines_of`."""
+    once, views, each, ends = _lines_of(graphs, kind)
+    kept, sides, _ = _arguments_of(graphs)
     arguments = ["at", "words", "blocks", "segments", "addresses", "given"]
     entering = ["if not enter(at, words, blocks, j):", "    return False"]
     lines = [
@@ -277,7 +296,7 @@ def _compiled_sweep(graphs: RuleGraphs, kind: Kind) -> Sweep:
         f"# What it is compiled with: {_digest()}",
         "",
         "",
-        f"def sweep({', '.join([*arguments, *group, *kept, *sides])}):",
+        f"def sweep({', '.join([*arguments, *Group._fields, *kept, *sides])}):",
         f"    for j in range(at[{NEXT}], blocks.shape[0]):",
         *[f"        {line}" for line in entering if kind.locks],
         "        number = blocks[j, 0]",

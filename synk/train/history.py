@@ -82,10 +82,6 @@ class History:
         ----------
         path : str or path-like
 
-        Returns
-        -------
-        History
-
         Raises
         ------
         ValueError
@@ -106,10 +102,6 @@ class History:
         of : {"epochs", "steps"}
             Of a step there are the numbers ``"step"`` and ``"epoch"``, from 1 on,
             ``"loss"``, ``"rows"`` and ``"seconds"``.
-
-        Returns
-        -------
-        pandas.DataFrame
 
         Raises
         ------

@@ -106,16 +106,11 @@ class LossScale:
         self.good_steps = pytensor.shared(np.array(0, "int32"), f"{name}:good_steps")
 
     def scaled(self, loss: Any) -> Any:
-        """Return a loss times the number, to take gradients of.
+        """Return a loss times the number, of the loss's dtype, to take gradients of.
 
         Parameters
         ----------
         loss : scalar variable
-
-        Returns
-        -------
-        scalar variable
-            Of the loss's dtype.
         """
         return loss * pt.cast(self.value, loss.type.dtype)
 
@@ -126,10 +121,6 @@ class LossScale:
         ----------
         gradients : TensorVariable, or list of these
             Already combined over all ranks, by :func:`synk.grad` for one.
-
-        Returns
-        -------
-        TensorVariable, or list of these
         """
         if not isinstance(gradients, (list, tuple)):
             return gradients / pt.cast(self.value, gradients.type.dtype)
@@ -140,6 +131,8 @@ class LossScale:
     ) -> dict[SharedVariable, Variable]:
         """Return updates that are made if all gradients are finite, and the number's.
 
+        They are for :func:`synk.function`, by shared variable.
+
         Parameters
         ----------
         updates : dict, or list of pairs
@@ -147,11 +140,6 @@ class LossScale:
             keep their values in one. Random streams go on.
         gradients : TensorVariable, or list of these
             Of all parameters, scaled or not.
-
-        Returns
-        -------
-        dict
-            New values by shared variable, for :func:`synk.function`.
         """
         if not isinstance(gradients, (list, tuple)):
             gradients = [gradients]
