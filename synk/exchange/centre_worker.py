@@ -16,7 +16,7 @@ import numpy as np
 
 from ..comm.locks import write
 from ..reduce_ops import shares
-from ..rules.centre import TURN, Block, Centre, may_come
+from ..rules.centre import Block, Centre, may_come
 from ..rules.simulate import Exchange
 from ..rules.sweeps import Course, Sweeper
 from .worker import Worker
@@ -110,7 +110,7 @@ class CentreWorker(Worker):
         if not due and (not self._to_take or self._to_take[0][0] > self.steps):
             return
         are_together = self.rule.order == "together"
-        with self.opened(), self._in_turn():
+        with self.opened(), self.in_turn(self._turn):
             for k in due:
                 if are_together:
                     self._give(k)
@@ -124,33 +124,6 @@ class CentreWorker(Worker):
                 # would write what is read here.
                 what = "take" if self.medium.moves_at_once else "fetch"
                 self._sweep(what, self._sweeper.courses[k])
-
-    @contextlib.contextmanager
-    def _in_turn(self) -> Iterator[None]:
-        """Do what is due after a step in a ``with`` block, when it is this rank's turn.
-
-        The next rank may begin when this one is done, or if there is one exchange and
-        nothing else, when it has begun that: then it comes behind it.
-        """
-        if self.rule.order != "turns":
-            yield
-            return
-        with self.in_turn_of_node():
-            if self.is_node:  # whose ranks go on together
-                yield
-                return
-            with self.times.wait():
-                self.locks.wait_for(TURN, self._turn)
-            yield
-            if not self._passes_early:
-                self._pass_turn()
-
-    @property
-    def _passes_early(self) -> bool:
-        return self.rule.fragments == 1 and not self.rule.delay
-
-    def _pass_turn(self) -> None:
-        write(self.medium.words, TURN, self._turn + 1)
         self._turn += self.n
 
     def _sweep(
@@ -219,8 +192,9 @@ class CentreWorker(Worker):
         centre, words, rank = self.medium, self.medium.words, self.rank
         with self.times.wait():
             self.locks.acquire_when(centre.lock(first), lambda: self._may_come(k))
-        if self.rule.order == "turns" and self._passes_early:
-            self._pass_turn()
+        is_all = self.rule.fragments == 1 and not self.rule.delay
+        if self.rule.order == "turns" and is_all:  # so the next may come behind it
+            self.pass_turn(self._turn)
         move = int(words[centre.moves(k)])
         write(words, centre.moves(k), move + 1)
         staleness = move - self._fetched[k]

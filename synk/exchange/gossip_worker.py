@@ -7,20 +7,19 @@ and then says in one word that it does.
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from ..comm.locks import write
-from ..rules.centre import shared_arrays
+from ..rules.centre import TURN, shared_arrays
 from ..rules.gossip import Gossip
 from ..rules.simulate import Exchange
 from .worker import Worker, joined
 
-_TURN = 0
 _HEAD = 8
+"""Words before those of the mailboxes; one is the turn's, as in a centre."""
 
 
 class Mailboxes:
@@ -70,13 +69,13 @@ class Mailboxes:
             "mail": np.array(some).reshape(-1, self._start.size),
             "weights of mail": np.array([a for _, a in mails]),
             "weights": self.weights.copy(),
-            "turn": self.words[_TURN].copy(),
+            "turn": self.words[TURN].copy(),
         }
 
     def restore(self, state: dict[str, np.ndarray]) -> None:
         """Have what `state` has returned lie there; while no rank sends."""
         self.words[:] = 0
-        self.words[_TURN] = state["turn"]
+        self.words[TURN] = state["turn"]
         self._weights[:, 0] = state["weights of mail"]
         self._mail[:, 0] = 0
         self._mail[self._weights[:, 0] > 0, 0] = state["mail"]
@@ -140,26 +139,13 @@ class GossipWorker(Worker):
     def after_step(self, rows: Sequence[int]) -> None:
         """Read the mail, and send some perhaps; see `Worker.after_step`."""
         self.steps += 1
-        with self._in_turn():
+        with self.in_turn((self.steps - 1) * self.n + self.rank):
             to = next(self._to)
             if to is not None or self.medium.mail(self.rank)[1]:
                 with self.opened():
                     self._merge(self.rank)
                     if to is not None:
                         self._send(self.rank, to)
-
-    @contextlib.contextmanager
-    def _in_turn(self) -> Iterator[None]:
-        """Exchange in a ``with`` block, when it is this rank's turn."""
-        if self.rule.order != "turns":
-            yield
-            return
-        turn = (self.steps - 1) * self.n + self.rank
-        with self.in_turn_of_node():
-            with self.times.wait():
-                self.locks.wait_for(_TURN, turn)
-            yield
-            write(self.medium.words, _TURN, turn + 1)
 
     def _merge(self, rank: int) -> None:
         """Read this rank's mail."""

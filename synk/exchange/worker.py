@@ -9,9 +9,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from pytensor.compile import SharedVariable
 
-from ..comm.locks import Locks
+from ..comm.locks import Locks, write
 from ..engines import host
 from ..ranks.context import RankContext
+from ..rules.centre import TURN
 from ..rules.rule import Rule
 from ..rules.simulate import Exchange
 from ..times.exchanges import ExchangeTimes
@@ -175,13 +176,31 @@ class Worker:
         yield
 
     @contextlib.contextmanager
-    def in_turn_of_node(self) -> Iterator[None]:
-        """Wait in a ``with`` block until it is the turn of this rank's machine."""
-        if self.over_nodes is None:
+    def in_turn(self, turn: int) -> Iterator[None]:
+        """Do something in a ``with`` block when it is this rank's turn, by its number.
+
+        In other orders than "turns" that is at once, and for ranks of a machine that is
+        one worker it is when it is the machine's turn.
+        """
+        if self.rule.order != "turns":
             yield
             return
-        with self.over_nodes.in_turn(self.times.wait):
+        nodes = contextlib.nullcontext()
+        if self.over_nodes is not None:
+            nodes = self.over_nodes.in_turn(self.times.wait)
+        with nodes:
+            if self.is_node:
+                yield
+                return
+            with self.times.wait():
+                self.locks.wait_for(TURN, turn)
             yield
+            self.pass_turn(turn)
+
+    def pass_turn(self, turn: int) -> None:
+        """Let the next rank begin, unless it was let before: then others count on."""
+        if self.medium.words[TURN] == turn:
+            write(self.medium.words, TURN, turn + 1)
 
     @contextlib.contextmanager
     def opened(self) -> Iterator[None]:
