@@ -32,7 +32,7 @@ from .rule import Group, Rule
 Arrays = dict[str, np.ndarray]
 
 
-class Kind(NamedTuple):
+class SweepKind(NamedTuple):
     """What a worker does with each block of the centre that it sweeps through.
 
     Attributes
@@ -52,12 +52,12 @@ class Kind(NamedTuple):
 
 
 KINDS = {
-    "exchange": Kind(gives=True, moves=True, takes=True, locks=True),
-    "send": Kind(gives=True, moves=True, locks=True),
-    "fetch": Kind(takes=True, locks=True),
-    "give": Kind(gives=True),
-    "move": Kind(moves=True),
-    "take": Kind(takes=True),
+    "exchange": SweepKind(gives=True, moves=True, takes=True, locks=True),
+    "send": SweepKind(gives=True, moves=True, locks=True),
+    "fetch": SweepKind(takes=True, locks=True),
+    "give": SweepKind(gives=True),
+    "move": SweepKind(moves=True),
+    "take": SweepKind(takes=True),
 }
 """One after the other, an exchange is whole, or is sent now and fetched later. Where
 all meet they give, the centre moves, and they take: nobody writes what others read."""
@@ -116,7 +116,7 @@ class RuleGraphs:
         )
         return of_worker, of_centre
 
-    def outputs(self, kind: Kind) -> dict[str, Variable]:
+    def outputs(self, kind: SweepKind) -> dict[str, Variable]:
         """Return the new values that a sweep writes, of the dtypes of the old ones."""
         rule, worker, centre = self.rule, dict(self._worker), dict(self._centre)
         new: dict[str, Any] = {}

@@ -30,8 +30,8 @@ from .centre import Block, Centre
 from .graphs import (
     KINDS,
     Arrays,
-    Kind,
     RuleGraphs,
+    SweepKind,
     compiled_text,
     is_vector,
     written,
@@ -192,7 +192,7 @@ class Sweeper:
             at[HELD] = at[NEXT]
 
 
-def _adds(kind: Kind) -> bool:
+def _adds(kind: SweepKind) -> bool:
     """Tell whether the centre moves by what all have left, which is added."""
     return kind.moves and not kind.gives
 
@@ -222,7 +222,7 @@ class _Lines(NamedTuple):
     ends: list[str]
 
 
-def _lines_of(graphs: RuleGraphs, kind: Kind) -> _Lines:
+def _lines_of(graphs: RuleGraphs, kind: SweepKind) -> _Lines:
     """Write what a sweep computes within a block.
 
     Raises
@@ -279,7 +279,7 @@ def _arguments_of(graphs: RuleGraphs) -> tuple[list[str], list[str], list[str]]:
     return kept, sides, [name for name in sides if not is_vector(graphs.inputs[name])]
 
 
-def _compiled_sweep(graphs: RuleGraphs, kind: Kind) -> Sweep:
+def _compiled_sweep(graphs: RuleGraphs, kind: SweepKind) -> Sweep:
     """Write a sweep, for numba to compile when it is called first; see `_lines_of`."""
     once, views, each, ends = _lines_of(graphs, kind)
     kept, sides, _ = _arguments_of(graphs)
@@ -324,7 +324,7 @@ def _digest() -> str:
     return digest.hexdigest()[:20]
 
 
-def _plain_sweep(graphs: RuleGraphs, kind: Kind) -> Sweep:
+def _plain_sweep(graphs: RuleGraphs, kind: SweepKind) -> Sweep:
     """Return a sweep in Python, in which PyTensor's function computes."""
     outputs = graphs.outputs(kind)
     # Results have memory of their own: what is returned may be an input itself.
