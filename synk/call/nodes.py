@@ -31,7 +31,7 @@ from ..memory.partition import Selection, count, cuts, part
 from ..memory.segment import Window, key_of
 from ..memory.unchanged import check_whole, state_of
 from ..ranks.context import RankContext
-from ..ranks.to_nodes import PARTED, Parted, Parting
+from ..ranks.to_nodes import CODECS, Codec, Encoder
 from ..reduce_ops import combine
 from .arguments import InputSource, located
 from .call_worker import worker_call
@@ -72,25 +72,25 @@ class SentNumbers(NamedTuple):
 # -- on node 0
 
 
-def leaving_call(args: tuple, parting: Parting) -> tuple:
+def encode_call(args: tuple, encoder: Encoder) -> tuple:
     """Return a call as all nodes are told of it."""
     ((what, rows, *others),) = args
     selection, bounds, sources = rows
     call = RunCall(selection, bounds, None)
     calls = [call]
     block = _block_of(call, what)
-    if sources and not _reads_all(parting.context, what):
-        calls, sources = _Leaving(parting, calls, what).inputs(sources)
+    if sources and not _reads_all(encoder.context, what):
+        calls, sources = _CallEncoder(encoder, calls, what).inputs(sources)
     told = calls[0].selection, Cuts(bounds[-1], len(bounds) - 1, block), sources
     return ((what, told, *others),)
 
 
-def leaving_run(args: tuple, parting: Parting) -> tuple:
+def encode_run(args: tuple, encoder: Encoder) -> tuple:
     """Return many calls as all nodes are told of them."""
     (what, calls, sources, *others), progress = args
-    if sources and not _reads_all(parting.context, what):
-        calls, sources = _Leaving(parting, calls, what).inputs(sources)
-    parts = parting.context.size
+    if sources and not _reads_all(encoder.context, what):
+        calls, sources = _CallEncoder(encoder, calls, what).inputs(sources)
+    parts = encoder.context.size
     told = [
         call._replace(bounds=Cuts(call.bounds[-1], parts, _block_of(call, what)))
         for call in calls
@@ -111,12 +111,12 @@ def _reads_all(context: RankContext, what: tuple) -> bool:
     return bool(context.registry.functions[number].cut(kind, subset).inputs_read)
 
 
-class _Leaving:
+class _CallEncoder:
     """The rows of calls on their way to other nodes."""
 
-    def __init__(self, parting: Parting, calls: Sequence[RunCall], what: tuple) -> None:
-        self._parting, self._calls = parting, calls
-        locate = parting.context.array
+    def __init__(self, encoder: Encoder, calls: Sequence[RunCall], what: tuple) -> None:
+        self._encoder, self._calls = encoder, calls
+        locate = encoder.context.array
         self._chosen: list[Any] = [located(locate, call.selection) for call in calls]
         self._totals = [(call.bounds[-1], _block_of(call, what)) for call in calls]
 
@@ -144,15 +144,15 @@ class _Leaving:
             return [self._chosen[k][slice(*span)] for k, span in pairs]
 
         kind = OfEach(np.dtype(np.int64), (), totals)
-        numbers = SentNumbers(self._parting.send(kind, of_node))
+        numbers = SentNumbers(self._encoder.send(kind, of_node))
         for k in numbered:
             calls[k] = calls[k]._replace(selection=numbers)
         return calls
 
     def _input(self, source: InputSource) -> Any:
         """Return a source as all nodes are told of it."""
-        parting, window = self._parting, source.array
-        array = parting.context.array(window)
+        encoder, window = self._encoder, source.array
+        array = encoder.context.array(window)
         chosen, span = self._chosen, None
         if source.is_batch:  # in a single call alone
             span = -source.offset, self._totals[0][0] - source.offset
@@ -162,10 +162,10 @@ class _Leaving:
             by_number = sum(count(rows) for rows in chosen if not _is_slice(rows))
             data = key_of(window)
             size = len(array), array.nbytes
-            if parting.cache.whole(data, state, window, *size, by_number) is not None:
+            if encoder.cache.whole(data, state, window, *size, by_number) is not None:
                 return tuple(source)
             copy = self._keep_slices(window, state, array, chosen)
-            if parting.cache.is_whole(data):
+            if encoder.cache.is_whole(data):
                 return tuple(source)
         sent = self._send(array, chosen, None if copy is None else key_of(window))
         if sent is None:
@@ -178,14 +178,14 @@ class _Leaving:
         self, window: Window, state: int, array: np.ndarray, chosen: Sequence[Selection]
     ) -> int | None:
         """Have nodes keep their rows of slices; return the number of the copy."""
-        parting, width = self._parting, array[:1].nbytes
+        encoder, width = self._encoder, array[:1].nbytes
         spans: dict[Span, int] = {}
         for rows, (_, block) in zip(chosen, self._totals, strict=True):
             if isinstance(rows, slice) and rows.start < rows.stop:
-                most = parting.most_rows([(rows.stop - rows.start, block)])
+                most = encoder.most_rows([(rows.stop - rows.start, block)])
                 spans[rows.start, rows.stop, block] = most * width
         data = key_of(window)
-        number, new = parting.cache.slices(data, state, window, array.nbytes, spans)
+        number, new = encoder.cache.slices(data, state, window, array.nbytes, spans)
         if new and number is not None:
             check_whole(window)
             totals = tuple((stop - start, block) for start, stop, block in new)
@@ -198,7 +198,7 @@ class _Leaving:
         self, array: np.ndarray, chosen: Sequence[Selection], data: Any
     ) -> tuple[Sent | None] | None:
         """Have nodes get rows that they do not keep; None if they are to get all."""
-        cache, left, totals = self._parting.cache, [], []
+        cache, left, totals = self._encoder.cache, [], []
         seen: set[Span] = set()
         for rows, total in zip(chosen, self._totals, strict=True):
             if isinstance(rows, slice):
@@ -211,7 +211,7 @@ class _Leaving:
         if not left:
             return (None,)
         # Calls may have the same rows, as of several epochs: then all rows may be less.
-        if self._parting.most_rows(totals) > len(array):
+        if self._encoder.most_rows(totals) > len(array):
             return None
         return (self._send_rows(array, left, tuple(totals)),)
 
@@ -227,7 +227,7 @@ class _Leaving:
             return [array[part(rows, *span)] for rows, span in pairs]
 
         kind = OfEach(array.dtype, array.shape[1:], totals, **kept)
-        return self._parting.send(kind, of_node)
+        return self._encoder.send(kind, of_node)
 
 
 def _is_slice(rows: Selection) -> bool:
@@ -237,24 +237,24 @@ def _is_slice(rows: Selection) -> bool:
 # -- on another node
 
 
-def arriving_call(args: tuple, here: Here, copies: Mapping[int, Copy]) -> tuple:
+def decode_call(args: tuple, here: Here, copies: Mapping[int, Copy]) -> tuple:
     """Return a call as the ranks of this node are told of it."""
     ((what, rows, *others),) = args
     selection, bounds, sources = rows
     call = RunCall(selection, bounds, None)
-    [call] = _arrived([call], sources, here, copies, what)
+    [call] = _decoded([call], sources, here, copies, what)
     told = call.selection, bounds, call.sources or sources
     return ((what, told, *others),)
 
 
-def arriving_run(args: tuple, here: Here, copies: Mapping[int, Copy]) -> tuple:
+def decode_run(args: tuple, here: Here, copies: Mapping[int, Copy]) -> tuple:
     """Return many calls as the ranks of this node are told of them."""
     (what, calls, sources, *others), progress = args
-    calls = _arrived(calls, sources, here, copies, what)
+    calls = _decoded(calls, sources, here, copies, what)
     return (what, calls, sources, *others), progress
 
 
-def _arrived(
+def _decoded(
     calls: Sequence[RunCall],
     sources: Sequence,
     here: Here,
@@ -364,7 +364,7 @@ def combined_here(
     return found or replies
 
 
-PARTED |= {
-    worker_call: Parted(leaving_call, arriving_call, combined_here),
-    worker_run: Parted(leaving_run, arriving_run),
+CODECS |= {
+    worker_call: Codec(encode_call, decode_call, combined_here),
+    worker_run: Codec(encode_run, decode_run),
 }

@@ -273,7 +273,7 @@ class Seen(NamedTuple):
     cores: list[int]
 
 
-def look(launched: Launched) -> tuple[str, list[Seen]]:
+def probe(launched: Launched) -> tuple[str, list[Seen]]:
     """Return the MPI library and the nodes; all of them must call this, once."""
     bound = sorted(allowed_cores())
     with warnings.catch_warnings():

@@ -15,7 +15,7 @@ from pytensor import config
 from pytensor.compile.mode import get_default_mode
 
 from ..cluster import launcher
-from ..cluster.nodes import Seen, look
+from ..cluster.nodes import Seen, probe
 from ..errors import SynkError
 from ..memory import huge
 from ..memory.limits import memory_limits
@@ -48,7 +48,7 @@ def info(argv: Sequence[str]) -> int:
         parser.error(f"-n must be at least 1, got {n}")
     launched = launcher.launched()
     if launched is not None:  # one of several, of which the first prints
-        library, seen = look(launched)
+        library, seen = probe(launched)
         if launched.rank == 0:
             print(_as_text({"nodes": _nodes(library, seen)}))
         return 0

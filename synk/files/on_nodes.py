@@ -28,7 +28,7 @@ from ..memory.segment import key_of
 from ..memory.unchanged import state_of
 from ..ranks.context import RankContext
 from ..ranks.session import SESSION
-from ..ranks.to_nodes import PARTED, Parted, Parting
+from ..ranks.to_nodes import CODECS, Codec, Encoder
 from ..user_frames import callers_level
 from ..variables.data import Data
 from .columns import Column
@@ -188,24 +188,24 @@ def worker_end(context: RankContext, number: int, told: object) -> None:
         context.readers[number].wait()
 
 
-def _leaving_end(args: tuple, parting: Parting) -> tuple:
+def _encode_end(args: tuple, encoder: Encoder) -> tuple:
     """On node 0, take note of what others are going to have."""
     number, (windows, batches) = args
     copies = []
     for window in windows:
-        width = parting.context.array(window)[:1].nbytes
+        width = encoder.context.array(window)[:1].nbytes
         spans = {
             (batch.start, batch.stop, 1): width
-            * parting.most_rows([(batch.stop - batch.start, 1)])
+            * encoder.most_rows([(batch.stop - batch.start, 1)])
             for batch in batches
         }
         state = state_of(window)
         assert state is not None
-        copies.append(parting.cache.has_got(key_of(window), state, spans))
+        copies.append(encoder.cache.has_got(key_of(window), state, spans))
     return number, copies
 
 
-def _arriving_end(args: tuple, here: Here, copies: Any) -> tuple:
+def _decode_end(args: tuple, here: Here, copies: Any) -> tuple:
     """On another node, keep what was read as what was sent is kept."""
     number, numbers = args
     reader: Reader = SESSION.context.readers[number]
@@ -214,7 +214,7 @@ def _arriving_end(args: tuple, here: Here, copies: Any) -> tuple:
     return args
 
 
-PARTED[worker_end] = Parted(_leaving_end, _arriving_end)
+CODECS[worker_end] = Codec(_encode_end, _decode_end)
 
 
 # -- in the script's process

@@ -22,7 +22,7 @@ from ..workers.control import LAUNCH
 from ..workers.failure import Failure
 from .context import Dropped
 from .session import SESSION
-from .to_nodes import PARTED
+from .to_nodes import CODECS
 
 
 def serve(cluster: Cluster) -> int:
@@ -86,8 +86,8 @@ class _Last:
         if kind == "run":
             name, args, notices = what
             work = find(*name)
-            if work in PARTED:  # the others may change what they are given
-                args = PARTED[work].arriving(args, here, inbox.copies)
+            if work in CODECS:  # the others may change what they are given
+                args = CODECS[work].decode(args, here, inbox.copies)
                 self._where = where
             what = [work, args, notices]
         self._command = kind, *what
@@ -144,6 +144,6 @@ def _run(
     if type(result) is Ready:
         result = pickle.loads(result.data)
     every = [result, *replies]
-    if work in PARTED and not any(type(reply) is Failure for reply in every):
-        return PARTED[work].returning(context, args, every)
+    if work in CODECS and not any(type(reply) is Failure for reply in every):
+        return CODECS[work].combine(context, args, every)
     return every

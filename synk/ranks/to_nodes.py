@@ -1,7 +1,7 @@
 """Commands for the ranks of other nodes, as node 0's master sends them.
 
 Their arguments are those of the command, with arrays by their bytes. Where a node needs
-no more than its own ranks' rows, the command has a pair of functions in `PARTED`: one
+no more than its own ranks' rows, the command has a pair of functions in `CODECS`: one
 that says on node 0 which rows these are, and one that puts them into the arguments on
 the other nodes. What makes such a command registers them itself, in a room above.
 """
@@ -31,17 +31,17 @@ from ..memory.unchanged import check_whole, state_of
 from .context import Dropped, RankContext
 
 
-class Parting:
-    """What a command sends to nodes beside what all get."""
+class Encoder:
+    """What a command sends to each of the other nodes, beside what all get."""
 
     def __init__(self, context: RankContext, cache: NodeCache) -> None:
         self.context, self.cache = context, cache
-        self.heres = [
+        self.others = [
             Here(node, *span, context.size)
             for node, span in enumerate(spans(context.comm.ranks))
         ][1:]
         # Of nodes with as many ranks the first has the most rows: see `cuts`.
-        by_ranks = {here.stop - here.first: here for here in reversed(self.heres)}
+        by_ranks = {here.stop - here.first: here for here in reversed(self.others)}
         self._largest = list(by_ranks.values())
         self.kinds: list[OfEach] = []
         self.rows: list[list[np.ndarray]] = [[] for _ in context.comm.ranks]
@@ -56,7 +56,7 @@ class Parting:
         `of_node` returns what a node gets, in pieces.
         """
         self.kinds.append(kind)
-        for here in self.heres:
+        for here in self.others:
             shapes = kind.shapes_at(here)
             if shapes:
                 pieces = of_node(here)
@@ -72,7 +72,7 @@ class Parting:
         if not is_window(value):
             return value
         array = self.context.array(value)
-        node = next((h.node for h in self.heres if h.first <= rank < h.stop), 0)
+        node = next((h.node for h in self.others if h.first <= rank < h.stop), 0)
         return self.send(OfEach(array.dtype, array.shape, only=node), lambda _: [array])
 
     def keep(self, window: Window) -> int | None:
@@ -91,18 +91,18 @@ def as_they_are(context: RankContext, args: tuple, replies: list) -> list:
     return replies
 
 
-class Parted(NamedTuple):
+class Codec(NamedTuple):
     """The two ends of a command of which each node gets the rows of its ranks."""
 
     # On node 0: from the arguments, those that all nodes get.
-    leaving: Callable[[tuple, Parting], tuple]
+    encode: Callable[[tuple, Encoder], tuple]
     # On another node: from those, and by number what it keeps, its ranks' arguments.
-    arriving: Callable[[tuple, Here, Mapping[int, Any]], tuple]
+    decode: Callable[[tuple, Here, Mapping[int, Any]], tuple]
     # There: from these, and its ranks' replies, the replies that are sent.
-    returning: Callable[[RankContext, tuple, list], list] = as_they_are
+    combine: Callable[[RankContext, tuple, list], list] = as_they_are
 
 
-PARTED: dict[Callable, Parted] = {}
+CODECS: dict[Callable, Codec] = {}
 """By command."""
 
 
@@ -119,12 +119,12 @@ def for_nodes(
     for kind, key in notices:
         if kind == "segment":
             cache.forget(key)
-    parting = Parting(context, cache)
-    if work in PARTED:
-        args = PARTED[work].leaving(args, parting)
+    encoder = Encoder(context, cache)
+    if work in CODECS:
+        args = CODECS[work].encode(args, encoder)
     name = work.__module__, work.__name__
     command = "run", name, args, notices
-    data, windows = pickled(command, parting.keep)
+    data, windows = pickled(command, encoder.keep)
     given: list[tuple[Window, int | None]] = [(window, None) for window in windows]
     given += [(window, number) for number, window in cache.wholes.items()]
     common: list[OfAll | np.ndarray] = []
@@ -139,5 +139,5 @@ def for_nodes(
             arrays.append(array)
     if cache.is_again(data):
         data = b""
-    message = Message(data, common, parting.kinds, cache.forgotten)
-    return Outgoing(message.packed(), arrays, parting.rows, launch, is_planned=True)
+    message = Message(data, common, encoder.kinds, cache.forgotten)
+    return Outgoing(message.packed(), arrays, encoder.rows, launch, is_planned=True)

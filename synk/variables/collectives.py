@@ -22,7 +22,7 @@ from ..ranks.context import RankContext
 from ..ranks.ledger import Holding
 from ..ranks.replication import master_replicate_variables
 from ..ranks.session import SESSION
-from ..ranks.to_nodes import PARTED, Parted, Parting
+from ..ranks.to_nodes import CODECS, Codec, Encoder
 from ..reduce_ops import ReduceOp, check_shapes
 from ..user_frames import entry
 from . import device_collectives as devices
@@ -136,30 +136,30 @@ def worker_scatter(
     store(context, launch, numbers, [context.array(value)[mine] for value in values])
 
 
-def _leaving_scatter(args: tuple, parting: Parting) -> tuple:
+def _encode_scatter(args: tuple, encoder: Encoder) -> tuple:
     """Return a command to scatter, with the rows that each node gets."""
     launch, numbers, values, selection, bounds = args
     total = bounds[-1]
     sent = []
     for value in values:
-        array = parting.context.array(value)
+        array = encoder.context.array(value)
 
         def of_node(here: Here, array: np.ndarray = array) -> list[np.ndarray]:
             return [array[part(selection, *here.rows((total, 1)))]]
 
         kind = OfEach(array.dtype, array.shape[1:], ((total, 1),))
-        sent.append(parting.send(kind, of_node))
+        sent.append(encoder.send(kind, of_node))
     return launch, numbers, sent, None, Cuts(total, len(bounds) - 1)
 
 
-def _arriving_scatter(args: tuple, here: Here, _: object) -> tuple:
+def _decode_scatter(args: tuple, here: Here, _: object) -> tuple:
     """Return a command to scatter, for ranks of a node that has these rows."""
     launch, numbers, values, _, bounds = args
     first, stop = here.rows((bounds[-1], 1))
     return launch, numbers, values, slice(-first, stop - first), bounds
 
 
-PARTED[worker_scatter] = Parted(_leaving_scatter, _arriving_scatter)
+CODECS[worker_scatter] = Codec(_encode_scatter, _decode_scatter)
 
 
 # -- collecting the values of all ranks

@@ -19,7 +19,7 @@ from ..ranks.ledger import Holding
 from ..ranks.replication import master_replicate_variables, staged
 from ..ranks.session import SESSION
 from ..ranks.streams import value_for_rank
-from ..ranks.to_nodes import PARTED, Parted, Parting
+from ..ranks.to_nodes import CODECS, Codec, Encoder
 from ..ranks.undoing import Launch
 from ..reduce_ops import REDUCE_OPS, ReduceOp, check_dtype, check_op, check_shapes
 from .array_like import convert
@@ -205,13 +205,13 @@ def worker_set_value(
         store(context, launch, numbers, map(context.array, values))
 
 
-def _leaving_to_one(args: tuple, parting: Parting) -> tuple:
+def _encode_to_one(args: tuple, encoder: Encoder) -> tuple:
     """Return a command to store values on one rank: other nodes get None."""
     launch, rank, numbers, values = args
-    return launch, rank, numbers, [parting.to_one(rank, value) for value in values]
+    return launch, rank, numbers, [encoder.to_one(rank, value) for value in values]
 
 
-PARTED[worker_set_value] = Parted(_leaving_to_one, lambda args, here, copies: args)
+CODECS[worker_set_value] = Codec(_encode_to_one, lambda args, here, copies: args)
 
 
 def check_rank(rank: int) -> int:
