@@ -24,18 +24,18 @@ from pytensor.graph.basic import Apply, Constant, Variable
 from pytensor.graph.traversal import graph_inputs, io_toposort
 from pytensor.scalar import Cast, Composite, IntDiv, Mod, Pow, ScalarOp
 from pytensor.scan.op import Scan
-from pytensor.tensor import basic
+from pytensor.tensor.basic import ARange
 from pytensor.tensor.blockwise import Blockwise
-from pytensor.tensor.elemwise import CAReduce, DimShuffle, Elemwise
-from pytensor.tensor.math import Argmax, Dot
+from pytensor.tensor.elemwise import CAReduce, Elemwise
+from pytensor.tensor.math import Dot
 from pytensor.tensor.random.type import RandomType
-from pytensor.tensor.shape import Reshape, Shape, Shape_i, SpecifyShape
+from pytensor.tensor.shape import Shape, Shape_i
 from pytensor.tensor.special import LogSoftmax, Softmax
 
 from ..compiler.spec import FunctionSpec
+from ..compiler.table import entry_of
 from ..engines.jax_bounds import INDEXING, index_entries
 from ..errors import SynkError
-from ..nn.base import KernelOp
 from ..ops import COLLECTIVES, Local, is_collective
 
 VARIABLE = "SYNK_ENGINE"
@@ -48,16 +48,6 @@ Kind: TypeAlias = Literal["vectors", "matrices", "other"]
 """What a graph goes through: see `kind_of`."""
 
 _MAPS = (Elemwise, LogSoftmax, Softmax)
-_MOVES = (
-    *(basic.Alloc, basic.Join, basic.MakeVector),
-    *(basic.ScalarFromTensor, basic.TensorFromScalar),
-    *(DimShuffle, Reshape, Shape, Shape_i, SpecifyShape),
-)
-_BY_ELEMENTS = (*_MAPS, *_MOVES, CAReduce, basic.Split, *INDEXING)
-_ALIKE = (
-    *(*_MOVES, basic.AllocEmpty, basic.ARange),
-    *(Argmax, Dot, KernelOp, LogSoftmax, Softmax),
-)
 """What JAX computes as the other engines do, in every case."""
 
 
@@ -199,7 +189,7 @@ def _is_alike(node: Apply) -> bool:
         return _is_alike_scalar(op.scalar_op, node)
     if isinstance(op, Blockwise):
         return isinstance(op.core_op, Dot)
-    return isinstance(op, _ALIKE) or is_collective(node)
+    return bool(entry_of(op).same_in_jax) or is_collective(node)
 
 
 def _is_alike_scalar(op: ScalarOp, node: Apply) -> bool:
@@ -241,7 +231,6 @@ def kind_of(
     is_step : bool
         Whether variables are updated.
     """
-    by_elements = _BY_ELEMENTS if is_step else (*_BY_ELEMENTS, basic.ARange)
     dtypes = {str(getattr(each.type, "dtype", "")) for each in graph}
     inexact = {dtype for dtype in dtypes if dtype.startswith(("float", "complex"))}
     if len(inexact) > 1 or not inexact <= {"float32", "float64"}:
@@ -255,9 +244,15 @@ def kind_of(
         if _is_dot(node):
             if not any(map(_is_vector, node.inputs)):
                 kind = "matrices"
-        elif not isinstance(node.op, by_elements) and not is_collective(node):
+        elif not (_is_by_elements(node, is_step) or is_collective(node)):
             return "other"
     return kind
+
+
+def _is_by_elements(node: Apply, is_step: bool) -> bool:
+    if isinstance(node.op, ARange):
+        return not is_step  # where it picks by labels, or counts rows
+    return bool(entry_of(node.op).by_elements)
 
 
 def _is_dot(node: Apply) -> bool:

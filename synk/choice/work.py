@@ -25,20 +25,17 @@ from pytensor.graph.basic import Apply, Constant, Variable
 from pytensor.graph.traversal import graph_inputs, io_toposort
 from pytensor.scalar import Composite, ScalarOp
 from pytensor.scan.op import Scan
-from pytensor.tensor import basic
 from pytensor.tensor.blockwise import Blockwise
-from pytensor.tensor.elemwise import CAReduce, DimShuffle, Elemwise
+from pytensor.tensor.elemwise import CAReduce, Elemwise
 from pytensor.tensor.extra_ops import CumOp
-from pytensor.tensor.math import Argmax, Dot
-from pytensor.tensor.shape import Reshape, Shape, Shape_i, SpecifyShape
+from pytensor.tensor.math import Dot
+from pytensor.tensor.shape import Shape, Shape_i
 from pytensor.tensor.special import LogSoftmax, Softmax
-from pytensor.tensor.subtensor import Subtensor
 
-from ..compiler.sizes import inferred
-from ..engines.jax_bounds import INDEXING
-from ..nn.base import KernelOp
+from ..compiler.lengths import inferred_shapes
+from ..compiler.table import entry_of
 from ..nn.conv_op import ConvOp
-from ..ops import AllStack, Local, is_collective
+from ..ops import AllStack, is_collective
 
 Lengths: TypeAlias = tuple[int, ...]
 """A shape, of an array that is not made."""
@@ -57,14 +54,6 @@ READ = 0.05e-9
 OTHER = 0.5e-9
 """Seconds of an element that is moved or compared by another Op."""
 
-_NOTHING: tuple[type, ...] = (
-    *(basic.MakeVector, basic.ScalarFromTensor, basic.Split, basic.TensorFromScalar),
-    *(Reshape, Shape, Shape_i, SpecifyShape),
-    *(DimShuffle, Subtensor, Local),
-)
-_MOVES: tuple[type, ...] = (
-    *(basic.AllocEmpty, basic.ARange, basic.Join, Argmax, KernelOp, *INDEXING),
-)
 _DEAREST = (ps.GammaLn, ps.Psi, ps.TriGamma, ps.GammaInc, ps.GammaIncC, ps.BetaInc)
 _CHEAP: tuple[type, ...] = (
     *(ps.Add, ps.Sub, ps.Mul, ps.TrueDiv, ps.Sqr, ps.Sqrt, ps.Neg, ps.Abs, ps.Sign),
@@ -188,7 +177,8 @@ def _itemsize(var: Any) -> int:
 def _seconds(node: Apply, sizes: KnownShapes) -> tuple[float, float] | None:
     """Return the seconds of a node in products, and otherwise; None if unknown."""
     op: Any = node.op
-    if isinstance(op, _NOTHING) or is_collective(node):
+    cost = entry_of(op).cost
+    if cost == "view" or is_collective(node):
         return 0.0, 0.0
     if isinstance(op, (OpFromGraph, Scan)):
         return _inner(node, sizes)
@@ -202,9 +192,7 @@ def _seconds(node: Apply, sizes: KnownShapes) -> tuple[float, float] | None:
         return _product(node, sizes)
     if isinstance(op, ConvOp):
         return 0.0, _convolution(node, sizes)
-    if isinstance(op, basic.Alloc) or isinstance(
-        getattr(op, "scalar_op", None), ps.Second
-    ):
+    if isinstance(getattr(op, "scalar_op", None), ps.Second):
         return 0.0, 0.0  # which rewrites take away, mostly
     if isinstance(op, Elemwise):
         made = max(_size(sizes, var) or 0 for var in node.outputs)
@@ -224,7 +212,7 @@ def _seconds(node: Apply, sizes: KnownShapes) -> tuple[float, float] | None:
         return 2 * largest * longest * FLOP.get(size, FLOP[8]), 0.0
     if isinstance(op, (Softmax, LogSoftmax)):
         return 0.0, largest * (DEAR + 2 * CHEAP)
-    if isinstance(op, _MOVES):
+    if cost == "move":
         return 0.0, largest * OTHER
     return None
 
@@ -384,7 +372,7 @@ class KnownShapes:
                 shape = 1, *shape  # and not as many as there are ranks
             return {node.outputs[0]: shape}
         try:
-            found = inferred(node, given)
+            found = inferred_shapes(node, given)
         except Exception:  # as a call would raise it
             found = None
         if found is None:

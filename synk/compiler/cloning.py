@@ -14,10 +14,9 @@ from pytensor.scan.op import Scan
 from pytensor.tensor.basic import Alloc
 from pytensor.tensor.elemwise import CAReduce, DimShuffle, Elemwise
 from pytensor.tensor.special import LogSoftmax, Softmax
-from pytensor.tensor.subtensor import AdvancedIncSubtensor
 
 from ..user_frames import hand_on_line
-from .rules.base import before_3_1
+from .rules.base import PUTTING
 
 _TYPED_BY_INPUTS = (Elemwise, DimShuffle, CAReduce)
 """What types these make follows from the types of what they take; most nodes are such.
@@ -69,34 +68,22 @@ def scan_of(
     )
 
 
-def remade(node: Apply, inputs: Sequence[Variable]) -> list[Variable]:
-    """Return what a node's Op makes of other inputs, in a new node."""
-    return with_inputs(node, inputs).outputs
-
-
 def inlined(node: Apply, inputs: Sequence[Variable] | None = None) -> list[Variable]:
     """Return what computes the outputs of a node whose Op has a graph of its own.
 
-    It says that it was made in the user's line that the node was made in.
-
-    Parameters
-    ----------
-    node : Apply
-    inputs : sequence of Variable, optional
-        In place of the node's. They may be of other lengths than its graph was made
-        for: what is computed from them has lengths of its own.
+    It says that it was made in the user's line that the node was made in. The inputs,
+    in place of the node's, may be of other lengths than its graph was made for: what is
+    computed from them has lengths of its own.
     """
     op: Any = node.op
     inputs = node.inputs if inputs is None else inputs
     inside = dict(zip(op.inner_inputs, inputs, strict=True))
     for inner in io_toposort(list(inside), op.inner_outputs):
-        made = remade(inner, [inside.get(var, var) for var in inner.inputs])
+        given = [inside.get(var, var) for var in inner.inputs]
+        made = with_inputs(inner, given).outputs
         inside.update(zip(inner.outputs, made, strict=True))
         hand_on_line(node.outputs[0], made)
     return [inside.get(var, var) for var in op.inner_outputs]
-
-
-_ADDS: tuple[Any, ...] = AdvancedIncSubtensor, *before_3_1("AdvancedIncSubtensor1")
 
 
 def lowered(
@@ -104,12 +91,8 @@ def lowered(
 ) -> list[Variable] | None:
     """Return the outputs of a node as a graph of simpler Ops; None if it has none.
 
-    Parameters
-    ----------
-    node : Apply
-    inputs : sequence of Variable, optional
-        In place of the node's, be they of other types: an Op with a graph of its own
-        would have them converted, to a length that all rows have and a rank's have not.
+    The inputs, in place of the node's, may be of other types: an Op with a graph of its
+    own would have them converted, to a length that all rows have and a rank's have not.
     """
     op: Any = node.op
     inputs = node.inputs if inputs is None else inputs
@@ -122,7 +105,7 @@ def lowered(
         total = odds.sum(axis=op.axis, keepdims=True)
         is_log = isinstance(op, LogSoftmax)
         return [shifted - pt.log(total) if is_log else odds / total]
-    if isinstance(op, _ADDS) and not (op.set_instead_of_inc or _is_zero(inputs[0])):
+    if isinstance(op, PUTTING) and not (op.set_instead_of_inc or _is_zero(inputs[0])):
         # As PyTensor makes one of a prior's gradient and that of rows by group.
         base: Any = inputs[0]
         zeros = pt.alloc(np.zeros((), base.dtype), *base.shape)

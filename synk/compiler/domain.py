@@ -50,6 +50,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from ..reduce_ops import ReduceOp
 from .lengths import ONE, Length
@@ -79,6 +80,11 @@ class Replicated:
 
 REPLICATED = Replicated()
 """The same on every rank, and no more is known of it: most values are that."""
+
+
+def constant(number: Any) -> Replicated:
+    """Return what a number is that the graph tells; zeros are of any power."""
+    return Replicated(0 if number else None, number=number)
 
 
 @dataclass(frozen=True)

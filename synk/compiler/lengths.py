@@ -2,22 +2,26 @@
 
 ``x.shape[1]`` is a symbol, the length of axis 1 of the input x. What a graph makes of
 it, as ``(x.T @ w).shape[0]`` or ``x.shape[1] * 2``, is followed back to such symbols,
-as the table of Ops tells. What cannot be followed is a symbol of its own. So lengths
-that are found equal are equal, on every rank and in the serial run, and lengths that
-are not may be equal too.
+as the table of Ops tells, or else PyTensor. What cannot be followed is a symbol of its
+own. So lengths that are found equal are equal, on every rank and in the serial run, and
+lengths that are not may be equal too.
 """
 
 from __future__ import annotations
 
 import contextlib
+import inspect
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from pytensor.graph.basic import Constant, Variable
+import pytensor.tensor as pt
+from pytensor.graph.basic import Apply, Constant, Variable
+from pytensor.graph.op import HasInnerGraph
+from pytensor.tensor.shape import Shape_i
 
 from . import table
 
@@ -27,17 +31,11 @@ Symbol = tuple[Variable, Any]
 
 @dataclass(frozen=True)
 class Length:
-    """A number times symbols.
-
-    Attributes
-    ----------
-    number : int
-    symbols : frozenset of (Symbol, int)
-        With how often each of them is a factor.
-    """
+    """A number times symbols."""
 
     number: int = 1
     symbols: frozenset[tuple[Symbol, int]] = frozenset()
+    """Each with how often it is a factor."""
 
     def __truediv__(self, other: Length) -> Length | None:
         """Return the quotient, if it is a length again."""
@@ -156,6 +154,8 @@ def _follow(symbol: Symbol, word: str) -> Length:
     result = None
     if var.owner is not None:
         rule = getattr(table.entry_of(var.owner.op), word)
+        if rule is None and word == "length":
+            rule = inferred
         if rule is not None:
             if found.depth == _DEEP:
                 _follow_all(var, found)
@@ -188,3 +188,63 @@ def _follow_all(var: Variable, found: _Found) -> None:
                 todo.append((var, True))
                 todo.extend((given, False) for given in var.owner.inputs)
     found.depth = depth
+
+
+# -- rules for the table
+
+
+def of_input(place: int) -> Callable[[Apply, Variable, int], Length]:
+    """Return the rule that an axis is as long as that of an input."""
+    return lambda node, var, axis: size(node.inputs[place], axis)
+
+
+def of_numbers(first: int) -> Callable[[Apply, Variable, int], Length]:
+    """Return the rule that lengths are told by the inputs from one on."""
+    return lambda node, var, axis: value_of(node.inputs[first + axis])
+
+
+def inferred(node: Apply, var: Variable, axis: int) -> Length | None:
+    """Return what PyTensor infers of a length, if that is a product of others."""
+    made = inferred_length(var, axis)
+    length = None if made is None else value_of(made)
+    # What is no product would be a symbol of the expression that was just made.
+    if length is None or not all(
+        isinstance(which, int) for _, which in length.symbols_only()
+    ):
+        return None
+    return length
+
+
+def inferred_length(var: Variable, axis: int) -> Variable | None:
+    """Return a length as PyTensor computes it of what a node takes and its shapes."""
+    node = var.owner
+    if node is None or isinstance(node.op, HasInnerGraph):
+        return None  # that of a graph within takes long
+    shapes = inferred_shapes(node, [_shape(given) for given in node.inputs])
+    shape = None if shapes is None else shapes[node.outputs.index(var)]
+    return None if shape is None else pt.as_tensor_variable(shape[axis])
+
+
+def _shape(var: Any) -> tuple | None:
+    ndim = getattr(var.type, "ndim", None)
+    return None if ndim is None else tuple(Shape_i(i)(var) for i in range(ndim))
+
+
+def inferred_shapes(node: Apply, shapes: Sequence[Any]) -> Sequence[Any] | None:
+    """Return the shapes of a node's outputs, None if its Op tells of none.
+
+    Parameters
+    ----------
+    node : Apply
+    shapes : sequence of tuple or None
+        Of the inputs, as variables; None for one that has no shape.
+    """
+    infer: Any = getattr(node.op, "infer_shape", None)
+    if infer is None:
+        return None
+    parameters = inspect.signature(infer).parameters.values()
+    wanted = [one for one in parameters if one.default is one.empty]
+    # The first is the graph that the node is in; not from PyTensor 3.3 on.
+    first = (None,) if len(wanted) == 3 else ()
+    found: Sequence[Any] = infer(*first, node, list(shapes))
+    return found

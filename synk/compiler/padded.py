@@ -34,7 +34,7 @@ import numpy as np
 import pytensor.tensor as pt
 from pytensor.graph.basic import Apply, Variable
 
-from .cloning import remade
+from .cloning import with_inputs
 from .domain import (
     IN_ORDER,
     REPLICATED,
@@ -217,7 +217,7 @@ class Padder:
         """Return what a node's Op makes of other inputs."""
         if all(a is b for a, b in zip(node.inputs, inputs, strict=True)):
             return node.outputs
-        return remade(node, inputs)
+        return with_inputs(node, inputs).outputs
 
     def exact(self, node: Apply, inputs: Sequence[Variable] | None = None) -> Made:
         """Return that a node gives what is exact, of what has become of its inputs."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import inspect
 import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
@@ -27,23 +26,16 @@ from pytensor.tensor.shape import Shape, Shape_i
 from pytensor.tensor.type import TensorType
 
 from ..ops import COLLECTIVES
-from .domain import Listed, Replicated, Sharded, Value, is_replicated
-from .lengths import Length, Symbol, size
-from .table import entry_of, told
+from .domain import Listed, Replicated, Sharded, Value, constant, is_replicated
+from .lengths import Length, Symbol, inferred_length, size
+from .table import told
 
 
 def sizes_from_inputs(variables: Iterable[Variable]) -> dict[Variable, Variable]:
     """Return, for those variables that are sizes, what they are of the inputs' shapes.
 
-    Parameters
-    ----------
-    variables : iterable of Variable
-
-    Returns
-    -------
-    dict of Variable to Variable
-        Without those that depend on values, or on the shape of something whose Op does
-        not say how its shape follows from those of its inputs.
+    Without those that depend on values, or on the shape of something whose Op does not
+    say how its shape follows from those of its inputs.
     """
     found = {}
     for var in variables:
@@ -138,25 +130,14 @@ def _shapes_behind(var: Variable) -> list[Variable] | None:
     return shapes
 
 
-def inferred(node: Apply, shapes: Sequence[Any]) -> Sequence[Any] | None:
-    """Return the shapes of a node's outputs, None if its Op tells of none.
-
-    Parameters
-    ----------
-    node : Apply
-    shapes : sequence of tuple or None
-        Of the inputs, as variables; None for one that has no shape.
-    """
-    infer: Any = getattr(node.op, "infer_shape", None)
-    if infer is None:
-        return None
-    parameters = inspect.signature(infer).parameters.values()
-    wanted = [one for one in parameters if one.default is one.empty]
-    # The first is the graph that the node is in; not from PyTensor 3.3 on.
-    first = (None,) if len(wanted) == 3 else ()
-    found: Sequence[Any] = infer(*first, node, list(shapes))
-    return found
-
+# -- whether each row fills the groups of elements that a reshape makes
+#
+# ``x.reshape((-1, 2, 2))`` needs a number of elements that is a multiple of four. All
+# rows may have it, and a rank's not. Where each row by itself fills whole groups, any
+# rows do. The graph may not say how many elements a row has; the arguments of a call
+# do. So what has to hold is noted when a function is made, and asked of each call's
+# arguments (`call.groups`). Where it does not hold the function is made once more, with
+# `careful`: all rows are reshaped together then.
 
 Filled = tuple[Variable, Variable]
 """How many elements there are, and how many make a group: of the inputs' shapes."""
@@ -174,14 +155,9 @@ _noted: ContextVar[_Noted | None] = ContextVar("_noted", default=None)
 
 @contextlib.contextmanager
 def noted(inputs: Iterable[Variable], careful: bool) -> Iterator[list[Filled]]:
-    """Note what calls are to be asked; in the list, once this is over.
+    """Note what calls are to be asked of their inputs; in the list, once this is over.
 
-    Parameters
-    ----------
-    inputs : iterable of Variable
-        Whose shapes a call tells.
-    careful : bool
-        Take it that rows do not fill their groups.
+    With `careful`, rows are taken not to fill their groups.
     """
     state = _Noted(frozenset(inputs), careful)
     token = _noted.set(state)
@@ -196,12 +172,7 @@ def noted(inputs: Iterable[Variable], careful: bool) -> Iterator[list[Filled]]:
 def are_filled(node: Apply, axis: int) -> bool:
     """Tell whether each row fills groups, if calls whose rows do not are seen to.
 
-    Parameters
-    ----------
-    node : Apply
-        Of `Reshape`.
-    axis : int
-        Whose length is -1. The others make a group.
+    The node is of `Reshape`, the axis that whose length is -1; the others make a group.
     """
     state = _noted.get()
     if state is None:
@@ -232,8 +203,14 @@ def _product(numbers: Iterable[Any]) -> Any:
     return functools.reduce(operator.mul, numbers, pt.constant(1, dtype="int64"))
 
 
-def origins(symbol: Symbol) -> set[Symbol] | None:
-    """Return the lengths of inputs that one follows from, if they are all known."""
+# -- which lengths are those of rows
+
+
+def lengths_behind(symbol: Symbol) -> set[Symbol] | None:
+    """Return the lengths of inputs that one follows from, if they are all known.
+
+    It need be no product of them, as that of what a convolution makes is none.
+    """
     found: set[Symbol] = set()
     seen, todo = {symbol}, [symbol]
     while todo:
@@ -243,22 +220,22 @@ def origins(symbol: Symbol) -> set[Symbol] | None:
         if var.owner is None:
             found.add((var, which))
             continue
-        sources = told(entry_of(var.owner.op).origins, var.owner, var, which)
-        if sources is None:
+        made = told(inferred_length, var, which)
+        shapes: Any = None if made is None else _shapes_behind(made)
+        if shapes is None or not all(isinstance(s.owner.op, Shape_i) for s in shapes):
             return None
-        new = {other for length in sources for other, _ in length.symbols} - seen
+        lengths = [size(shape.owner.inputs[0], shape.owner.op.i) for shape in shapes]
+        new = {other for length in lengths for other in length.symbols_only()} - seen
         seen |= new
         todo += new
     return found
 
 
 class RowLengths:
-    """Tells lengths that are numbers of rows from others.
+    """Tells lengths that are numbers of rows from others, and writes shapes down.
 
-    Parameters
-    ----------
-    known : mapping of Variable to Value
-        The inputs that are cut into rows, along axis 0.
+    No reduction changes a shape that follows from those of a function's inputs. Of
+    these it is known which are cut into rows, along axis 0.
     """
 
     def __init__(self, known: Mapping[Variable, Value]) -> None:
@@ -286,12 +263,8 @@ class RowLengths:
 
         The variable itself may have no shape on a rank: ``x - cumsum(e)``, with rows
         of x and all of e, is computed there of the rank's rows of both. And what a mean
-        of all rows makes as long as it is has another length there.
-
-        Returns
-        -------
-        Variable, or None
-            None if values decide upon it, as in ``x[x > x.mean()]``.
+        of all rows makes as long as it is has another length there. None if values
+        decide upon it, as in ``x[x > x.mean()]``.
         """
         (of,), (shape,) = node.inputs, node.outputs
         lengths = [size(of, axis) for axis in _axes(node)]
@@ -316,7 +289,7 @@ class RowLengths:
                     return None
                 rows += many
         if not length.symbols:
-            return Replicated(0 if length.number else None, number=length.number)
+            return constant(length.number)
         if rows > 1:
             return None
         return Replicated(rows, exact=rows == length.number == len(length.symbols))
@@ -324,7 +297,7 @@ class RowLengths:
     def _is_without_rows(self, symbol: Symbol) -> bool:
         """Tell whether a length is known to follow from others than the rows' alone."""
         if symbol not in self._without_rows:
-            found = origins(symbol)
+            found = lengths_behind(symbol)
             known = found is not None and self._row_lengths.isdisjoint(found)
             self._without_rows[symbol] = known
         return self._without_rows[symbol]

@@ -1,30 +1,20 @@
 """The table of Ops: one entry for each class, with all that synk knows of it.
 
-What is said of an Op stands in one file of `rules`, or of `nn`, function by function,
-each registered under the word for what it tells:
-
-==============  ======================================================================
-``placement``   what the outputs are, by what the inputs are; see `domain`
-``padded``      how a node is rewritten for more rows than are real; see `padded`
-``length``      how long an axis of an output is; see `lengths`
-``value``       which length a scalar is
-``entries``     which lengths a vector holds
-``origins``     what a length follows from, where it is no product; see `origins`
-==============  ======================================================================
-
-Two more words are no functions (``known(MyOp, lengths_from=1)``): ``lengths_from`` and
-``makes_sizes``, for what is padded; see `Entry`.
+What is said of an Op stands in one file of `rules`, or of `nn`: functions that are
+registered under the word for what they tell, and facts (``known(MyOp, ...)``).
 
 An Op of which a word is missing has what is right of any Op: it computes the same from
-the same, and of its lengths nothing is known. Entries hold for classes that are derived
-from one, word by word, as long as these have none of their own.
+the same, its lengths are what PyTensor infers, and no engine is chosen for it. Entries
+hold for classes that are derived from one, word by word, as long as these have none of
+their own.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
-from typing import Any, TypeVar
+from functools import partial
+from typing import Any, Literal, TypeVar
 
 from pytensor.graph.op import Op
 
@@ -33,47 +23,39 @@ Rule = TypeVar("Rule", bound=Callable[..., Any])
 
 @dataclass
 class Entry:
-    """What is known of a class of Ops; None where nothing is.
-
-    Attributes
-    ----------
-    placement : callable or None
-        Takes a node and a list of what its inputs are; returns a list of what its
-        outputs are, or one thing that all of them are.
-    takes_unknown : bool
-        Whether the placement takes `Unknown` inputs. The others need not think of them:
-        what they would make of these is unknown.
-    takes_some_rows : bool
-        Whether it takes rows that a mask selects; no other sees them.
-    padded : callable or None
-        Takes a `Padder`, a node and what its inputs are; returns what it becomes, or
-        None where it may stay as it is.
-    lengths_from : int or None
-        From this input on, all are lengths or bounds: of what is padded, those of all.
-    makes_sizes : bool
-        Whether numbers that follow from the number of rows may be computed with: of
-        all but lengths, values do not decide upon shapes.
-    length : callable or None
-        Takes a node, an output and an axis; returns its `Length`, or None.
-    value : callable or None
-        Takes a node, an output that is a scalar, and "value"; likewise.
-    entries : callable or None
-        Takes a node whose output is a vector; returns a list of `Length`, or None.
-    origins : callable or None
-        Takes a node, an output and an axis; returns the lengths that its length is a
-        function of, or None if there may be others.
-    """
+    """What is known of a class of Ops; None where nothing is."""
 
     placement: Callable | None = None
+    """What the outputs are, by what the inputs are (see `domain`): takes a node and a
+    list of values; returns such a list, or the one value that all outputs have."""
     takes_unknown: bool | None = None
+    """Whether the placement takes `Unknown` inputs. The others need not think of them:
+    what they would make of these is unknown."""
     takes_some_rows: bool | None = None
+    """Whether it takes rows that a mask selects; no other sees them."""
     padded: Callable | None = None
+    """How a node is rewritten for more rows than are real: takes a `Padder`, a node and
+    what its inputs are; returns what it becomes, None where it may stay as it is."""
     lengths_from: int | None = None
+    """From this input on, all are lengths or bounds; of what is padded, of all rows."""
     makes_sizes: bool | None = None
+    """Whether numbers that follow from the number of rows may be computed with: of all
+    but lengths, values do not decide upon shapes."""
     length: Callable | None = None
+    """How long an axis is: takes a node, an output and an axis; returns its `Length`,
+    or None. Without it, it is what PyTensor infers, if that is a product of lengths."""
     value: Callable | None = None
+    """Which length a scalar is: takes a node, the scalar, and "value"; likewise."""
     entries: Callable | None = None
-    origins: Callable | None = None
+    """Which lengths a vector holds: takes its node; returns a list, or None."""
+    same_in_jax: bool | None = None
+    """Whether JAX computes what other engines do, in every case. Some Ops raise errors
+    elsewhere, and in JAX go on with some number: of these it is not chosen for."""
+    by_elements: bool | None = None
+    """Whether numba goes through it by elements, in loops that compile fast."""
+    cost: Literal["view", "move"] | None = None
+    """What it takes: nothing, as a view or a shape, or to move or compare each element.
+    `choice.work` knows Ops that compute more by their kind."""
 
 
 _table: dict[type[Op], Entry] = {}
@@ -119,45 +101,22 @@ def placement(
     *classes: Any, takes_unknown: bool = False, takes_some_rows: bool = False
 ) -> Callable[[Rule], Rule]:
     """Make a function the placement of classes of Ops; see `Entry`."""
-    return _as(
-        classes,
-        "placement",
-        takes_unknown=takes_unknown,
-        takes_some_rows=takes_some_rows,
-    )
+    words = {"takes_unknown": takes_unknown, "takes_some_rows": takes_some_rows}
+    return _as("placement", *classes, **words)
 
 
-def padded(*classes: Any) -> Callable[[Rule], Rule]:
-    """Make a function the way in which nodes of some Ops are padded; see `Entry`."""
-    return _as(classes, "padded")
+def _as(word: str, *classes: Any, **words: Any) -> Callable[[Rule], Rule]:
+    """Make a function what an entry has under a word; a decorator."""
 
-
-def length(*classes: Any) -> Callable[[Rule], Rule]:
-    """Make a function tell lengths of axes of what some Ops compute; see `Entry`."""
-    return _as(classes, "length")
-
-
-def value(*classes: Any) -> Callable[[Rule], Rule]:
-    """Make a function tell scalars that some Ops compute as lengths; see `Entry`."""
-    return _as(classes, "value")
-
-
-def entries(*classes: Any) -> Callable[[Rule], Rule]:
-    """Make a function tell vectors that some Ops compute as lengths; see `Entry`."""
-    return _as(classes, "entries")
-
-
-def origins(*classes: Any) -> Callable[[Rule], Rule]:
-    """Make a function tell what lengths of some Ops follow from; see `Entry`."""
-    return _as(classes, "origins")
-
-
-def _as(classes: Any, word: str, **words: Any) -> Callable[[Rule], Rule]:
     def register(function: Rule) -> Rule:
         known(*classes, **{word: function}, **words)
         return function
 
     return register
+
+
+padded, length = partial(_as, "padded"), partial(_as, "length")
+value, entries = partial(_as, "value"), partial(_as, "entries")
 
 
 # -- asking

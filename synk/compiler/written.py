@@ -18,14 +18,10 @@ from pytensor.tensor import basic as ptb
 from pytensor.tensor import subtensor as pts
 from pytensor.tensor.type import DenseTensorType
 
+from .rules.base import PUTTING
 from .rules.indexing import entries_of_index
 
-_OPS = (
-    pts.IncSubtensor,
-    pts.AdvancedIncSubtensor,
-    # An Op of PyTensor before 3.1, for a single index.
-    *([pts.AdvancedIncSubtensor1] if hasattr(pts, "AdvancedIncSubtensor1") else []),
-)
+_OPS = (pts.IncSubtensor, *PUTTING)
 
 
 @dataclass(frozen=True)

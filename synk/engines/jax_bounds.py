@@ -15,18 +15,12 @@ from pytensor.graph.basic import Apply, Variable
 from pytensor.graph.traversal import io_toposort
 from pytensor.tensor import subtensor as pts
 
-from ..compiler.rules.base import before_3_1
+from ..compiler.rules.base import PUTTING, TAKING
 from ..compiler.rules.indexing import entries_of_index
 from ..user_frames import where_made
 
-_READING = (
-    *(pts.Subtensor, pts.AdvancedSubtensor),
-    *before_3_1("AdvancedSubtensor1"),
-)
-_WRITING = (
-    *(pts.IncSubtensor, pts.AdvancedIncSubtensor),
-    *before_3_1("AdvancedIncSubtensor1"),
-)
+_READING = (pts.Subtensor, *TAKING)
+_WRITING = (pts.IncSubtensor, *PUTTING)
 INDEXING = _READING + _WRITING
 
 

@@ -59,18 +59,18 @@ def conv_filters(node: Apply, values: list[Value]) -> Value:
 
 
 table.known(ConvFilters, padded=product_of_real)
+table.known(
+    *(Conv, ConvInputs, ConvFilters, LikeInputs, Margins, Patches, PatchesSum),
+    *(Pool, PoolOp, SizedPool),
+    same_in_jax=True,
+    cost="move",
+)
 
 
 @table.length(Conv)
 def conv_length(node: Apply, var: Variable, axis: int) -> Length | None:
     """As many images as there are, and as many channels as filters."""
     return size(node.inputs[axis], 0) if axis < 2 else None
-
-
-@table.origins(Conv)
-def conv_origins(node: Apply, var: Variable, axis: int) -> list[Length]:
-    """Pixels of images and of filters."""
-    return [size(given, axis) for given in node.inputs]
 
 
 @table.length(ConvInputs)
@@ -84,12 +84,6 @@ def pool_length(node: Apply, var: Variable, axis: int) -> Length | None:
     """As many images and channels as there are, in gradients too."""
     is_kept = axis < var.type.ndim - node.op.ndim
     return size(node.inputs[0], axis) if is_kept else None
-
-
-@table.origins(PoolOp)
-def pool_origins(node: Apply, var: Variable, axis: int) -> list[Length]:
-    """Pixels, of windows of one size."""
-    return [size(node.inputs[0], axis)]
 
 
 def _product(

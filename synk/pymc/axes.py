@@ -26,8 +26,6 @@ from pytensor.tensor.extra_ops import CumOp
 from pytensor.tensor.math import Dot
 from pytensor.tensor.shape import Reshape, SpecifyShape
 from pytensor.tensor.subtensor import (
-    AdvancedIncSubtensor,
-    AdvancedSubtensor,
     IncSubtensor,
     Subtensor,
 )
@@ -35,9 +33,9 @@ from pytensor.tensor.type import DenseTensorType, lscalar
 
 from ..compiler.cloning import step_of
 from ..compiler.domain import Refused
-from ..compiler.rules.base import before_3_1
+from ..compiler.lengths import inferred_shapes
+from ..compiler.rules.base import PUTTING, TAKING
 from ..compiler.rules.indexing import entries_of_index
-from ..compiler.sizes import inferred
 
 Use = tuple[Apply, int]
 """A constant, as an input of a node."""
@@ -348,7 +346,7 @@ def _by_shape(node: Apply) -> Iterator[Pair]:
         symbols.update((s, (var, axis)) for axis, s in enumerate(lengths))
         shapes.append(tuple(lengths))
     try:
-        found = inferred(node, shapes)
+        found = inferred_shapes(node, shapes)
     except Exception:  # that of an Op that asks more of its graph than this
         return
     for out, shape in zip(node.outputs, found or (), strict=False):
@@ -368,11 +366,8 @@ _RULES: tuple[tuple[Any, Callable[[Apply], Iterator[Pair]]], ...] = (
     ((CheckAndRaise, SpecifyShape), _same),
     (Alloc, _spread),
     (CumOp, _cumulated),
-    ((Subtensor, AdvancedSubtensor, *before_3_1("AdvancedSubtensor1")), _taken),
-    (
-        (IncSubtensor, AdvancedIncSubtensor, *before_3_1("AdvancedIncSubtensor1")),
-        _put,
-    ),
+    ((Subtensor, *TAKING), _taken),
+    ((IncSubtensor, *PUTTING), _put),
     (Join, _joined),
     (Reshape, _reshaped),
 )

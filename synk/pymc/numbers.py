@@ -13,13 +13,10 @@ from pytensor.graph.basic import Apply, Constant, Variable
 from pytensor.scalar import Cast
 from pytensor.tensor.basic import ARange
 from pytensor.tensor.elemwise import DimShuffle, Elemwise
-from pytensor.tensor.subtensor import AdvancedSubtensor
 
 from ..compiler.domain import Refused
-from ..compiler.rules.base import before_3_1
+from ..compiler.rules.base import TAKING
 from ..compiler.rules.indexing import entries_of_index
-
-TAKING = (AdvancedSubtensor, *before_3_1("AdvancedSubtensor1"))
 
 
 def candidates(node: Apply) -> Iterator[tuple[int, int, int]]:

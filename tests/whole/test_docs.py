@@ -40,6 +40,7 @@ NARRATIVE = (
     "theano",
     "nn",
     "moving",
+    "../CONTRIBUTING",
 )
 BY_JAX = ("precision",)
 """In a child: where JAX has computed something, ranks are forked from elsewhere."""

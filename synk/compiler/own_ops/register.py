@@ -30,11 +30,10 @@ from ..domain import (
     times,
     unlisted,
 )
-from ..lengths import Length, size, value_of
+from ..lengths import Length, inferred, size
 from ..padded import Made, Padder, is_padded, plain
 from ..rules.base import any_function, name
 from ..rules.reductions import fold
-from ..sizes import inferred
 from ..table import entry_of, known, known_classes
 from .sharding import Sharding, check_said, classes, said_of, say, shardings_of
 
@@ -312,29 +311,9 @@ def _repeated(rows: Any, axis: int, real: Any) -> Any:
 def own_length(node: Apply, var: Variable, axis: int) -> Length | None:
     """Return the length of an axis; None if nothing tells it."""
     place = node.outputs.index(var)
-    ways = shardings_of(node)
-    if ways is None:
-        return None
-    for way in ways:
+    for way in shardings_of(node) or ():
         if way.outputs[place] == axis:  # an entry for each row
             first = way.rows[0]
             of_rows: Any = way.inputs[first]
             return size(node.inputs[first], of_rows)
-    return _inferred(node, place, axis)
-
-
-def _inferred(node: Apply, place: int, axis: int) -> Length | None:
-    """Return what the Op says of it, if that is a product of other lengths."""
-    shapes = inferred(node, [_shape(var) for var in node.inputs])
-    shape = None if shapes is None else shapes[place]
-    if shape is None:
-        return None
-    length = value_of(pt.as_tensor_variable(shape[axis]))
-    # What is no product would be a symbol of the expression that was just made.
-    is_product = all(isinstance(which, int) for _, which in length.symbols_only())
-    return length if is_product else None
-
-
-def _shape(var: Any) -> tuple | None:
-    ndim = getattr(var.type, "ndim", None)
-    return None if ndim is None else tuple(var.shape[i] for i in range(ndim))
+    return inferred(node, var, axis)

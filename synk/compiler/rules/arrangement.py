@@ -9,20 +9,17 @@ from dataclasses import replace
 from pytensor.graph.basic import Apply, Variable
 from pytensor.tensor import basic as ptb
 from pytensor.tensor.elemwise import DimShuffle
-from pytensor.tensor.shape import Reshape, SpecifyShape
-from pytensor.tensor.type_other import NoneTypeT
+from pytensor.tensor.shape import Reshape
 
 from .. import table
 from ..domain import (
     IN_ORDER,
-    Count,
     Layout,
     Listed,
     Position,
     Refused,
     Replicated,
     Sharded,
-    Trail,
     Value,
     describe,
     is_replicated,
@@ -49,7 +46,9 @@ def dimshuffle(node: Apply, values: list[Value]) -> Value:
     return unlisted(value)
 
 
-table.known(DimShuffle, makes_sizes=True)
+table.known(
+    DimShuffle, makes_sizes=True, same_in_jax=True, by_elements=True, cost="view"
+)
 
 
 @table.length(DimShuffle)
@@ -95,7 +94,7 @@ def join(node: Apply, values: list[Value]) -> Value:
     return selected(parts)
 
 
-table.known(ptb.Join, makes_sizes=True)
+table.known(ptb.Join, makes_sizes=True, same_in_jax=True, by_elements=True, cost="move")
 
 
 @table.length(ptb.Join)
@@ -130,14 +129,6 @@ def diagonal(node: Apply, values: list[Value]) -> Value:
     return value
 
 
-@table.length(ptb.ExtractDiag)
-def diagonal_length(node: Apply, var: Variable, axis: int) -> Length | None:
-    """Beside the diagonal."""
-    source, gone = node.inputs[0], (node.op.axis1, node.op.axis2)
-    kept = [i for i in range(source.type.ndim) if i not in gone]
-    return size(source, kept[axis]) if axis < len(kept) else None
-
-
 @table.placement(ptb.Split)
 def split(node: Apply, values: list[Value]) -> list[Value]:
     """Cut along another axis than the rows'."""
@@ -153,6 +144,9 @@ def split(node: Apply, values: list[Value]) -> list[Value]:
     elif isinstance(value, Position):
         raise Refused(f"splits {describe(value)}")
     return [value] * len(node.outputs)
+
+
+table.known(ptb.Split, by_elements=True, cost="view")
 
 
 @table.placement(Reshape)
@@ -185,7 +179,14 @@ def reshape(node: Apply, values: list[Value]) -> Value:
     return Sharded(axis, value.power, kind, layout)
 
 
-table.known(Reshape, lengths_from=1, makes_sizes=True)
+table.known(
+    Reshape,
+    lengths_from=1,
+    makes_sizes=True,
+    same_in_jax=True,
+    by_elements=True,
+    cost="view",
+)
 
 
 @table.length(Reshape)
@@ -273,34 +274,3 @@ def _inferred(lengths: Iterable[Value]) -> int | None:
         if isinstance(value, Replicated) and value.number == -1:
             return axis
     return None
-
-
-@table.placement(SpecifyShape)
-def specify_shape(node: Apply, values: list[Value]) -> Value:
-    """The first input; its rows must not be fixed in number."""
-    value, *lengths = values
-    for axis, (var, given) in enumerate(zip(node.inputs[1:], lengths, strict=True)):
-        if isinstance(var.type, NoneTypeT) or _is_as_long(value, axis, given):
-            continue
-        if value_of(var) != size(node.inputs[0], axis):
-            raise Refused("fixes the number of rows")
-    return value
-
-
-def _is_as_long(value: Value, axis: int, length: Value) -> bool:
-    """Tell whether a length is of the same rows as the axis of a value."""
-    if isinstance(value, (Sharded, Position)) and value.axis == axis:
-        is_n = isinstance(length, Replicated) and length.exact
-        return is_n and value.length == "n"
-    if isinstance(value, Trail) and not axis:
-        return isinstance(length, Count) and length.offset == value.offset
-    return is_replicated(length)
-
-
-table.known(SpecifyShape, lengths_from=1, makes_sizes=True)
-
-
-@table.length(SpecifyShape)
-def specified_length(node: Apply, var: Variable, axis: int) -> Length:
-    """That of the first input."""
-    return size(node.inputs[0], axis)

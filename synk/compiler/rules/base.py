@@ -23,10 +23,18 @@ from ..domain import (
     Sharded,
     Unknown,
     Value,
+    constant,
     is_replicated,
     unlisted,
 )
 from ..lengths import selected_by, size
+
+TAKING: tuple[Any, ...] = (pts.AdvancedSubtensor,)
+PUTTING: tuple[Any, ...] = (pts.AdvancedIncSubtensor,)
+"""Ops that index by arrays, and what PyTensor before 3.1 has for a single one."""
+if hasattr(pts, "AdvancedSubtensor1"):
+    TAKING += (pts.AdvancedSubtensor1,)
+    PUTTING += (pts.AdvancedIncSubtensor1,)
 
 
 def any_function(node: Apply, values: list[Value]) -> list[Value]:
@@ -41,19 +49,15 @@ def any_function(node: Apply, values: list[Value]) -> list[Value]:
 def literal(var: Variable) -> Value:
     """Return what a variable is that nothing computes, other than an input.
 
-    Each rank has streams of its own; those that all have alike are known by other means
-    (see `placement.streams`).
+    Each rank has streams of its own; `placement.streams` knows those that all have.
     """
     if isinstance(var.type, RandomType):
         return OwnStream()
-    if isinstance(var, Constant) and isinstance(var.type, DenseTensorType):
-        data = np.asarray(var.data)
-        if data.size and data.dtype.kind in "biuf" and (data == data.flat[0]).all():
-            number = data.flat[0].item()
-            return Replicated(0 if number else None, number=number)
-    elif isinstance(var, Constant) and isinstance(var.data, (int, float, np.number)):
-        number = np.asarray(var.data).item()
-        return Replicated(0 if number else None, number=number)
+    is_tensor = isinstance(var.type, DenseTensorType)
+    data = np.asarray(var.data) if isinstance(var, Constant) else np.empty(0)
+    is_number = data.dtype.kind in "biuf" and (is_tensor or not data.ndim)
+    if is_number and data.size and (data == data.flat[0]).all():
+        return constant(data.flat[0].item())
     return Replicated()
 
 
@@ -79,11 +83,6 @@ def is_short(var: Variable) -> bool:
     """Tell whether a variable holds integers that wrap around in ordinary use."""
     dtype = var.type.numpy_dtype
     return dtype.kind in "iu" and dtype.itemsize < 4
-
-
-def before_3_1(name: str) -> list[type]:
-    """Return an Op of older versions of PyTensor, which had one for a single index."""
-    return [getattr(pts, name)] if hasattr(pts, name) else []
 
 
 def name(var: Variable) -> str:
@@ -114,19 +113,11 @@ def op_name(op: Op) -> str:
 
 
 def apart(node: Apply, given: Sequence[Any]) -> tuple[Any, list[Any]]:
-    """Return the axis of one of these Ops, and what is given for its other inputs.
+    """Return an Op's axis, apart from what is `given` for each of its other inputs.
 
-    Parameters
-    ----------
-    node : Apply
-    given : sequence
-        Something for each input, such as the inputs themselves.
-
-    Returns
-    -------
-    axis : int, or what is given for it
-        An int, not negative, where the axis is the Op's own or a constant.
-    others : list
+    The axis of ``Join``, ``Split``, ``SortOp`` and ``ArgSortOp`` is the Op's own in
+    PyTensor 3.3, and one of the inputs before. Where it is the Op's own or a constant
+    it is an int, not negative; else what is given for it.
     """
     if "axis" in node.op.__props__:
         return node.op.axis, list(given)
@@ -136,6 +127,12 @@ def apart(node: Apply, given: Sequence[Any]) -> tuple[Any, list[Any]]:
     if isinstance(var, Constant) and var.data is not None:
         axis = int(var.data) % max(node.outputs[0].type.ndim, 1)
     return axis, [*given[:place], *given[place + 1 :]]
+
+
+# -- rows that a mask selects
+#
+# They are of a number of their own on each rank, which add up. What is done for each of
+# them, or adds them up, is done as for all rows. Other rules do not know of them.
 
 
 def is_some(value: Value) -> bool:
@@ -183,6 +180,9 @@ def is_selected_by(mask: Variable, var: Variable, value: Value) -> bool:
         and not value.axis
         and size(var, 0) == selected_by(mask)
     )
+
+
+# -- random streams: each rank's own, or one that all ranks have alike
 
 
 def is_stream(var: Variable) -> bool:

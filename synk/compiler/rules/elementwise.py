@@ -26,6 +26,7 @@ from ..domain import (
     Trail,
     Unknown,
     Value,
+    constant,
     counted,
     describe,
     independent,
@@ -78,7 +79,7 @@ def _ruled(rule: ScalarRule, node: Apply, values: list[Value]) -> Value:
     return found
 
 
-table.known(Elemwise, makes_sizes=True)
+table.known(Elemwise, makes_sizes=True, by_elements=True)
 
 
 @table.placement(ps.ScalarOp)
@@ -101,7 +102,7 @@ def _number(node: Apply, values: list[Value]) -> Value | None:
     with np.errstate(all="ignore"), suppress(ArithmeticError, NotImplementedError):
         found = op.impl(*(d.type(n) for d, n in zip(given, numbers, strict=True)))
         number = np.asarray(found).astype(out).item()
-        return Replicated(0 if number else None, number=number)
+        return constant(number)
     return None
 
 
@@ -313,7 +314,7 @@ def _cast_number(value: Value, target: np.dtype) -> Value:
             return Replicated()  # what comes out of range differs by machine
     with np.errstate(all="ignore"):
         number = source.astype(target).real.item()
-    return Replicated(0 if number else None, number=number)
+    return constant(number)
 
 
 def _extremes(op: ReduceOp) -> ScalarRule:

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytensor.tensor as pt
 from pytensor.graph.basic import Apply, Variable
-from pytensor.tensor.subtensor import AdvancedIncSubtensor, AdvancedSubtensor
 
 from .. import table
 from ..domain import (
@@ -26,13 +25,13 @@ from ..domain import (
     total,
     unlisted,
 )
-from ..lengths import Length, selected_by, size
+from ..lengths import Length, of_input, selected_by, size
 from ..padded import Made, Padder, is_padded, plain
-from .base import before_3_1, check_spread, is_selected_by, selecting_mask
+from .base import PUTTING, TAKING, check_spread, is_selected_by, selecting_mask
 from .indexing import Index, put, put_at, reversed_rows
 
 
-@table.placement(AdvancedSubtensor, *before_3_1("AdvancedSubtensor1"))
+@table.placement(*TAKING)
 def advanced_subtensor(node: Apply, values: list[Value]) -> Value:
     """Elements of each row, or for each row elements of what is the same for all."""
     if selecting_mask(node, 1, values) is not None:
@@ -60,10 +59,10 @@ def advanced_subtensor(node: Apply, values: list[Value]) -> Value:
     return replace(arrays.rows, axis=axis, power=value.power)
 
 
-table.known(AdvancedSubtensor, *before_3_1("AdvancedSubtensor1"), lengths_from=1)
+table.known(*TAKING, lengths_from=1, by_elements=True, cost="move")
 
 
-@table.length(AdvancedSubtensor)
+@table.length(*TAKING)
 def advanced_subtensor_length(node: Apply, var: Variable, axis: int) -> Length | None:
     """Elements that one array chooses, along the first axis."""
     source, *given = node.inputs
@@ -79,9 +78,7 @@ def advanced_subtensor_length(node: Apply, var: Variable, axis: int) -> Length |
     return size(source, axis - index.type.ndim + 1)
 
 
-@table.placement(
-    AdvancedIncSubtensor, *before_3_1("AdvancedIncSubtensor1"), takes_some_rows=True
-)
+@table.placement(*PUTTING, takes_some_rows=True)
 def advanced_inc_subtensor(node: Apply, values: list[Value]) -> Value:
     """As for reading; where every row adds to places of its own choice, a sum."""
     mask = selecting_mask(node, 2, values)
@@ -131,13 +128,16 @@ def advanced_inc_subtensor(node: Apply, values: list[Value]) -> Value:
 
 
 table.known(
-    *(AdvancedIncSubtensor, *before_3_1("AdvancedIncSubtensor1")),
+    *PUTTING,
+    length=of_input(0),
     lengths_from=2,
     makes_sizes=True,
+    by_elements=True,
+    cost="move",
 )
 
 
-@table.padded(AdvancedIncSubtensor, *before_3_1("AdvancedIncSubtensor1"))
+@table.padded(*PUTTING)
 def add_of_real(padder: Padder, node: Apply, values: list[Value]) -> Made | None:
     """Where every row adds to places of its own choice, the copies add zero."""
     if is_padded(values[0]):
@@ -173,12 +173,6 @@ def _zero_in_copies(padder: Padder, node: Apply, index: Index, other: Value) -> 
     order[back] = 0
     real = padder.real_places(length, rows).dimshuffle(order)
     return pt.switch(real, new, np.zeros((), new.type.dtype))
-
-
-@table.length(AdvancedIncSubtensor)
-def advanced_inc_subtensor_length(node: Apply, var: Variable, axis: int) -> Length:
-    """That of what is changed."""
-    return size(node.inputs[0], axis)
 
 
 class _Arrays:

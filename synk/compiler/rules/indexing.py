@@ -7,7 +7,6 @@ from dataclasses import replace
 from typing import Any
 
 from pytensor.graph.basic import Apply, Constant, Variable
-from pytensor.tensor.extra_ops import SearchsortedOp
 from pytensor.tensor.subtensor import IncSubtensor, Subtensor, indices_from_subtensor
 from pytensor.tensor.type_other import MakeSlice, SliceType
 
@@ -22,14 +21,14 @@ from ..domain import (
     Trail,
     Value,
     align,
+    constant,
     describe,
-    independent,
     is_replicated,
     selected,
     total,
     unlisted,
 )
-from ..lengths import ONE, Length, known_entries, length_of, size
+from ..lengths import ONE, Length, known_entries, length_of, of_input, size
 from ..padded import Made, Padder, is_padded, plain
 
 Known = dict[Variable, Value]
@@ -59,7 +58,7 @@ class Index:
     def value(self, entry: Any) -> Value:
         """Return what a part of the index is."""
         if isinstance(entry, int):
-            return Replicated(0 if entry else None, number=float(entry))
+            return constant(float(entry))
         return unlisted(self._known.get(entry, Replicated()))
 
     @property
@@ -223,7 +222,7 @@ def _sublist(index: Index, value: Listed) -> Value:
     return value.entries[place]
 
 
-table.known(Subtensor, lengths_from=1, makes_sizes=True)
+table.known(Subtensor, lengths_from=1, makes_sizes=True, by_elements=True, cost="view")
 
 
 @table.padded(Subtensor)
@@ -320,7 +319,14 @@ def inc_subtensor(node: Apply, values: list[Value]) -> Value:
     return put(node, value, other)
 
 
-table.known(IncSubtensor, lengths_from=2, makes_sizes=True)
+table.known(
+    IncSubtensor,
+    length=of_input(0),
+    lengths_from=2,
+    makes_sizes=True,
+    by_elements=True,
+    cost="move",
+)
 
 
 @table.padded(IncSubtensor)
@@ -337,12 +343,6 @@ def put_into_first(padder: Padder, node: Apply, values: list[Value]) -> Made | N
         raise Refused("changes some of the rows")
     made = padder.made(node, [padder.new[var] for var in node.inputs])
     return Made(made, [replace(rows, power=0, layout=rows.layout or IN_ORDER)])
-
-
-@table.length(IncSubtensor)
-def inc_subtensor_length(node: Apply, var: Variable, axis: int) -> Length:
-    """That of what is changed."""
-    return size(node.inputs[0], axis)
 
 
 def _put_into_trail(node: Apply, index: Index, values: list[Value]) -> Value:
@@ -378,16 +378,6 @@ def put_at(var: Variable, other: Value, back: int, rows: Sharded) -> Value:
     if ndim >= -back and var.type.shape[back] != 1:
         raise Refused("meets the rows with something of fixed length")
     return other
-
-
-@table.placement(SearchsortedOp)
-def search_sorted(node: Apply, values: list[Value]) -> Value:
-    """For each row, its place among what is the same for all."""
-    if not all(
-        is_replicated(unlisted(value)) for i, value in enumerate(values) if i != 1
-    ):
-        raise Refused("looks for places among the rows")
-    return independent([values[1]])
 
 
 Bounds = int | tuple[int | None, ...]

@@ -71,43 +71,39 @@ def contract(
     return fold("sum", rows)
 
 
-@table.placement(Dot, takes_some_rows=True)
-def dot(node: Apply, values: list[Value]) -> Value:
-    """A product of vectors and matrices."""
-    return contract(node.inputs, values, *dot_labels(node))
-
-
-def dot_labels(node: Apply) -> tuple[list[Labels], Labels]:
-    """Return the names of the axes of a product's inputs, and of its result."""
+def labels_of(node: Apply) -> tuple[Sequence[Labels], Labels]:
+    """Return the names of the axes of a product's inputs, and of its first result."""
+    op = node.op
     ndims = [var.type.ndim for var in node.inputs]
-    first = ("i", "j")[2 - ndims[0] :]
-    second = ("j", "k")[: ndims[1]]
-    return [first, second], [*first[:-1], *second[1:]]
+    if isinstance(op, BatchedDot):
+        return ["bij", "bjk"], "bik"
+    if isinstance(op, Dot):
+        first, second = "ij"[2 - ndims[0] :], "jk"[: ndims[1]]
+        return [first, second], first[:-1] + second[1:]
+    batches = [
+        ndim - len(core) for ndim, core in zip(ndims, op.inputs_sig, strict=True)
+    ]
+    stack = [f"{i}" for i in range(max(batches))]
+    labels = [
+        [*stack[len(stack) - batch :], *core]
+        for batch, core in zip(batches, op.inputs_sig, strict=True)
+    ]
+    return labels, [*stack, *op.outputs_sig[0]]
 
 
-@table.length(Dot)
-def dot_length(node: Apply, var: Variable, axis: int) -> Length:
-    """Those of the axes that are not summed over."""
-    first, second = node.inputs
-    if axis < first.type.ndim - 1:
-        return size(first, axis)
-    return size(second, second.type.ndim - 1)
-
-
-@table.placement(BatchedDot, takes_some_rows=True)
-def batched_dot(node: Apply, values: list[Value]) -> Value:
-    """A product of stacks of matrices."""
-    return contract(node.inputs, values, ["bij", "bjk"], "bik")
+@table.placement(Dot, BatchedDot, takes_some_rows=True)
+def dot(node: Apply, values: list[Value]) -> Value:
+    """A product of vectors and matrices, or of stacks of matrices."""
+    return contract(node.inputs, values, *labels_of(node))
 
 
 @table.placement(Blockwise, takes_some_rows=True)
 def blockwise(node: Apply, values: list[Value]) -> list[Value]:
     """An Op of the last axes, repeated along the others; rows may be among those."""
     op = node.op
-    labels, result_labels = blockwise_labels(node)
-    batch = len(result_labels) - len(op.outputs_sig[0])
     if isinstance(op.core_op, Dot):
-        return [contract(node.inputs, values, labels, result_labels)]
+        return [dot(node, values)]
+    batch = len(labels_of(node)[1]) - len(op.outputs_sig[0])
     values = [unlisted(value) for value in values]
     back = None
     moved = []
@@ -129,6 +125,7 @@ def blockwise(node: Apply, values: list[Value]) -> list[Value]:
 
 
 table.known(Dot, BatchedDot, makes_sizes=True)
+table.known(Dot, same_in_jax=True)
 
 
 @table.padded(Dot, BatchedDot, Blockwise)
@@ -140,33 +137,13 @@ def product_of_real(padder: Padder, node: Apply, values: list[Value]) -> Made | 
     return padder.folded(node, values, 0)
 
 
-def blockwise_labels(node: Apply) -> tuple[Sequence[Labels], Labels]:
-    """Return the names of the axes of the inputs, and of the first result."""
-    op = node.op
-    batch = max(
-        var.type.ndim - len(core)
-        for var, core in zip(node.inputs, op.inputs_sig, strict=True)
-    )
-    stack = [f"{i}" for i in range(batch)]
-    labels = [
-        [*stack[batch - (var.type.ndim - len(core)) :], *core]
-        for var, core in zip(node.inputs, op.inputs_sig, strict=True)
-    ]
-    return labels, [*stack, *op.outputs_sig[0]]
-
-
-@table.length(Blockwise)
-def blockwise_length(node: Apply, var: Variable, axis: int) -> Length | None:
-    """Of products, and of their stacks."""
-    if not isinstance(node.op.core_op, Dot):
-        return None
-    back = axis - var.type.ndim
-    first, second = node.inputs
-    if back == -2:
-        return size(first, first.type.ndim - 2)
-    if back == -1:
-        return size(second, second.type.ndim - 1)
-    for given in (first, second):
-        if given.type.ndim >= -back and given.type.shape[back] != 1:
-            return size(given, given.type.ndim + back)
+@table.length(Dot, BatchedDot, Blockwise)
+def product_length(node: Apply, var: Variable, axis: int) -> Length | None:
+    """That of the operands' axis of the same name."""
+    labels, result = labels_of(node)
+    if var is node.outputs[0]:
+        for given, names in zip(node.inputs, labels, strict=True):
+            place = names.index(result[axis]) if result[axis] in names else None
+            if place is not None and given.type.shape[place] != 1:
+                return size(given, place)
     return None

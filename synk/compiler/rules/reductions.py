@@ -1,4 +1,4 @@
-"""Reductions, and Ops that go along an axis and keep it: over the rows, or beside."""
+"""Ops that work along an axis: reductions, and such as keep it, beside the rows."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pytensor.graph.basic import Apply, Variable
 from pytensor.tensor import math as ptm
 from pytensor.tensor import special
 from pytensor.tensor.elemwise import CAReduce
-from pytensor.tensor.extra_ops import CumOp
+from pytensor.tensor.extra_ops import CumOp, SearchsortedOp
 from pytensor.tensor.sort import ArgSortOp, SortOp
 
 from ...reduce_ops import ReduceOp, identity
@@ -33,7 +33,7 @@ from ..domain import (
     total,
     unlisted,
 )
-from ..lengths import Length, known_entries, size
+from ..lengths import Length, known_entries, of_input, size
 from ..lengths import product as product_of
 from ..padded import Made, Padder, plain
 from .base import apart
@@ -66,10 +66,38 @@ def fold(op: ReduceOp, rows: Sharded) -> Partial:
     return Partial(op, rows.power if op == "sum" else 0)
 
 
-def shifted(rows: Value, axes: Iterable[int]) -> Value:
+def axes_of(node: Apply) -> tuple[int, ...]:
+    """Return the axes that a node works along, counted from the first."""
+    ndim = node.inputs[0].type.ndim
+    axis: Any = node.op.axis
+    if axis is None:
+        return tuple(range(ndim))
+    axes = axis if isinstance(axis, (tuple, list)) else (axis,)
+    return tuple(int(i) % ndim for i in axes)
+
+
+def _shifted(rows: Value, axes: Iterable[int]) -> Value:
     """Return the rows after other axes are gone."""
     assert isinstance(rows, Sharded)
     return replace(rows, axis=rows.axis - sum(axis < rows.axis for axis in axes))
+
+
+def _beside_rows(axes: Iterable[int], value: Value) -> Value:
+    """Return what a function of the elements along some axes is, for each row."""
+    value = unlisted(value)
+    if isinstance(value, Sharded) and value.axis in axes:
+        raise Refused("goes along the rows")
+    return independent([value])
+
+
+def _of_all(value: Value) -> Value:
+    """Return what any function of all elements of a value is; raise for rows."""
+    if isinstance(value, Sharded):
+        raise Refused("goes along the rows")
+    return independent([value])
+
+
+# -- reductions
 
 
 @table.placement(CAReduce, takes_some_rows=True)
@@ -87,13 +115,16 @@ def reduction(node: Apply, values: list[Value]) -> Value:
                 raise Refused("is not a sum, product, maximum or minimum")
             return fold(op, value)
         if op in (None, "prod"):
-            return shifted(independent([value]), axes)
-        return shifted(value, axes)
+            value = independent([value])
+        return _shifted(value, axes)
     if isinstance(value, Replicated) and op not in (None, "prod"):
         return Replicated(value.power)
     if isinstance(value, Partial) and value.op == op:
         return value
     return independent([value])
+
+
+table.known(CAReduce, makes_sizes=True, by_elements=True)
 
 
 def _fold_op(node: Apply) -> ReduceOp | None:
@@ -107,19 +138,6 @@ def _fold_op(node: Apply) -> ReduceOp | None:
     if summed.kind in "iu" and summed.itemsize < target.itemsize:
         truncates = True  # it may have wrapped before it is converted
     return None if op in ("sum", "prod") and truncates else op
-
-
-def axes_of(node: Apply) -> tuple[int, ...]:
-    """Return the axes that a node works along, counted from the first."""
-    ndim = node.inputs[0].type.ndim
-    axis: Any = node.op.axis
-    if axis is None:
-        return tuple(range(ndim))
-    axes = axis if isinstance(axis, (tuple, list)) else (axis,)
-    return tuple(int(i) % ndim for i in axes)
-
-
-table.known(CAReduce, makes_sizes=True)
 
 
 @table.padded(CAReduce)
@@ -155,15 +173,10 @@ def _extreme(op: ReduceOp, dtype: np.dtype) -> Any:
 
 
 @table.length(CAReduce)
-def reduction_length(node: Apply, var: Variable, axis: int) -> Length | None:
+def reduction_length(node: Apply, var: Variable, axis: int) -> Length:
     """Of an axis that is left."""
-    gone = node.op.axis
-    if gone is None:
-        return None
-    source = node.inputs[0]
-    gone = {int(i) % source.type.ndim for i in np.atleast_1d(gone)}
-    kept = [i for i in range(source.type.ndim) if i not in gone]
-    return size(source, kept[axis])
+    source, gone = node.inputs[0], axes_of(node)
+    return size(source, [i for i in range(source.type.ndim) if i not in gone][axis])
 
 
 @table.value(CAReduce)
@@ -181,8 +194,11 @@ def argmax(node: Apply, values: list[Value]) -> Value:
     value = unlisted(values[0])
     axes = axes_of(node)
     if isinstance(value, Sharded) and value.axis not in axes:
-        return shifted(replace(value, power=0), axes)
-    return unless_rows(value)
+        return _shifted(replace(value, power=0), axes)
+    return _of_all(value)
+
+
+table.known(ptm.Argmax, same_in_jax=True, cost="move")
 
 
 @table.padded(ptm.Argmax)
@@ -198,17 +214,21 @@ def argmax_of_real(padder: Padder, node: Apply, values: list[Value]) -> Made | N
     return padder.exact(node, [padder.masked(var, least)])
 
 
-def unless_rows(value: Value) -> Value:
-    """Return what any function of all elements of a value is; raise for rows."""
-    if isinstance(value, Sharded):
-        raise Refused("goes along the rows")
-    return independent([value])
+# -- Ops that keep the axis
 
 
 @table.placement(special.Softmax, special.LogSoftmax, takes_some_rows=True)
 def softmax(node: Apply, values: list[Value]) -> Value:
     """Along other axes than the rows', a function of each row."""
-    return _along(axes_of(node), values[0])
+    return _beside_rows(axes_of(node), values[0])
+
+
+table.known(
+    *(special.Softmax, special.LogSoftmax),
+    length=of_input(0),
+    same_in_jax=True,
+    by_elements=True,
+)
 
 
 @table.padded(special.Softmax, special.LogSoftmax)
@@ -220,12 +240,6 @@ def softmax_of_real(padder: Padder, node: Apply, values: list[Value]) -> Made | 
     return padder.instead(node, lowered)
 
 
-@table.length(special.Softmax, special.LogSoftmax)
-def softmax_length(node: Apply, var: Variable, axis: int) -> Length:
-    """That of the input."""
-    return size(node.inputs[0], axis)
-
-
 if hasattr(special, "SoftmaxGrad"):  # before PyTensor 3
 
     @table.placement(special.SoftmaxGrad)
@@ -233,7 +247,7 @@ if hasattr(special, "SoftmaxGrad"):  # before PyTensor 3
         """Linear in the first input, the gradient of the softmax."""
         cotangent, output = map(unlisted, values)
         if isinstance(cotangent, Sharded) and isinstance(output, Sharded):
-            _along(axes_of(node), output)
+            _beside_rows(axes_of(node), output)
             return product([cotangent, output])
         # Both have the shape of the output: one has an entry for each of all rows.
         if is_replicated(cotangent) and isinstance(output, Sharded):
@@ -248,8 +262,17 @@ def sort(node: Apply, values: list[Value]) -> Value:
     """Beside the rows, each row is sorted by itself."""
     axis, (value,) = apart(node, values)
     if isinstance(axis, int):
-        return _along({axis}, value)
-    return independent([unless_rows(unlisted(value)), axis])
+        return _beside_rows({axis}, value)
+    return independent([_of_all(unlisted(value)), axis])
+
+
+@table.placement(SearchsortedOp)
+def search_sorted(node: Apply, values: list[Value]) -> Value:
+    """For each row, its place among what is the same for all."""
+    others = [unlisted(value) for i, value in enumerate(values) if i != 1]
+    if not all(map(is_replicated, others)):
+        raise Refused("looks for places among the rows")
+    return independent([values[1]])
 
 
 @table.placement(CumOp)
@@ -262,11 +285,11 @@ def cumulative(node: Apply, values: list[Value]) -> Value:
     if isinstance(value, Partial) and value.op == "sum" and node.op.mode == "add":
         return value
     if axis is None:
-        return independent([unless_rows(value)])
+        return independent([_of_all(value)])
     if node.op.mode == "add" and isinstance(value, Sharded):
-        _along({axis}, replace(value, power=0))
+        _beside_rows({axis}, replace(value, power=0))
         return value
-    return _along({axis}, value)
+    return _beside_rows({axis}, value)
 
 
 @table.padded(CumOp)
@@ -277,17 +300,9 @@ def cumulative_of_real(padder: Padder, node: Apply, values: list[Value]) -> Made
         return None
     if axis is None and var.type.ndim == 1:
         axis = 0
-    along = axis is None or axis % var.type.ndim == value.axis
-    if not along:
+    if axis is not None and axis % var.type.ndim != value.axis:
         return None
     if axis is None or not value.in_order:
         raise Refused("goes along the rows and beside them")
     made = padder.made(node, [padder.new[var]])
     return Made(made, [replace(value, power=0, layout=IN_ORDER)])
-
-
-def _along(axes: Iterable[int], value: Value) -> Value:
-    value = unlisted(value)
-    if isinstance(value, Sharded) and value.axis in axes:
-        raise Refused("goes along the rows")
-    return independent([value])

@@ -13,7 +13,8 @@ from pytensor.printing import Print
 from pytensor.raise_op import CheckAndRaise
 from pytensor.tensor import basic as ptb
 from pytensor.tensor.extra_ops import CpuContiguous
-from pytensor.tensor.shape import Shape, Shape_i
+from pytensor.tensor.shape import Shape, Shape_i, SpecifyShape
+from pytensor.tensor.type_other import NoneTypeT
 
 from ...ops import OwnRows
 from .. import table
@@ -28,12 +29,13 @@ from ..domain import (
     Trail,
     Unknown,
     Value,
+    constant,
     describe,
     is_replicated,
     selected,
     unlisted,
 )
-from ..lengths import Length, size, value_of
+from ..lengths import Length, of_input, of_numbers, size, value_of
 from ..padded import Made, Padder, plain
 from .base import is_short
 
@@ -60,9 +62,7 @@ def length(value: Value, axis: int) -> Value:
 
 def _fixed(node: Apply, axis: int) -> Value | None:
     found = size(node.inputs[0], axis)
-    if found.symbols:
-        return None
-    return Replicated(0 if found.number else None, number=found.number)
+    return None if found.symbols else constant(found.number)
 
 
 @table.placement(Shape, takes_unknown=True, takes_some_rows=True)
@@ -78,32 +78,22 @@ def shape_i(node: Apply, values: list[Value]) -> Value:
     return _fixed(node, node.op.i) or length(values[0], node.op.i)
 
 
-@table.padded(Shape)
+table.known(Shape, Shape_i, same_in_jax=True, by_elements=True, cost="view")
+
+
+@table.padded(Shape, Shape_i)
 def real_shape(padder: Padder, node: Apply, values: list[Value]) -> Made:
-    """Of what is padded a size."""
+    """Of what is padded, along the rows' axis, a size."""
     (var,), (out,) = node.inputs, node.outputs
-    new = padder.new[var]
+    new, rows = padder.new[var], plain(values[0])
     made = padder.made(node, [new])
-    rows = plain(values[0])
-    if isinstance(rows, Sharded):
+    is_whole = isinstance(node.op, Shape)
+    if isinstance(rows, Sharded) and (is_whole or rows.axis == node.op.i):
         padder.long[out] = made[0]
         lengths = list(new.shape)
         lengths[rows.axis] = _real_length(padder, new, rows.axis)
-        made = [pt.stack(lengths)]
-    return Made(made, [shape(node, values)])
-
-
-@table.padded(Shape_i)
-def real_length(padder: Padder, node: Apply, values: list[Value]) -> Made:
-    """Along the rows' axis a size."""
-    (var,), (out,) = node.inputs, node.outputs
-    new = padder.new[var]
-    made = padder.made(node, [new])
-    rows = plain(values[0])
-    if isinstance(rows, Sharded) and rows.axis == node.op.i:
-        padder.long[out] = made[0]
-        made = [_real_length(padder, new, rows.axis)]
-    return Made(made, [shape_i(node, values)])
+        made = [pt.stack(lengths) if is_whole else lengths[rows.axis]]
+    return Made(made, [(shape if is_whole else shape_i)(node, values)])
 
 
 def _real_length(padder: Padder, new: Any, axis: int) -> Any:
@@ -135,13 +125,15 @@ def make_vector(node: Apply, values: list[Value]) -> Value:
     return selected(values)
 
 
-table.known(ptb.MakeVector, makes_sizes=True)
-
-
 @table.entries(ptb.MakeVector)
 def make_vector_entries(node: Apply) -> list[Length]:
     """The scalars."""
     return [value_of(given) for given in node.inputs]
+
+
+table.known(
+    ptb.MakeVector, makes_sizes=True, same_in_jax=True, by_elements=True, cost="view"
+)
 
 
 # -- shapes that arrays are given
@@ -160,7 +152,7 @@ def entries(node: Apply, position: int, values: Sequence[Value]) -> list[Value]:
     data = getattr(var, "data", None)
     if data is None:
         return [Replicated()] * var.type.shape[0]
-    return [Replicated(0 if size else None, number=float(size)) for size in data]
+    return [constant(float(size)) for size in data]
 
 
 def row_axis(lengths: Sequence[Value]) -> int | None:
@@ -182,6 +174,9 @@ def row_axis(lengths: Sequence[Value]) -> int | None:
 def row_length(value: Value) -> str:
     """Return the kind of length of rows along an axis that is so long."""
     return "n" if isinstance(value, Replicated) and value.exact else "kn"
+
+
+# -- arrays of a given shape
 
 
 @table.placement(ptb.Alloc)
@@ -208,13 +203,15 @@ def alloc(node: Apply, values: list[Value]) -> Value:
     return Sharded(axis, value.power, row_length(lengths[axis]), None)
 
 
-table.known(ptb.Alloc, lengths_from=1, makes_sizes=True)
-
-
-@table.length(ptb.Alloc)
-def alloc_length(node: Apply, var: Variable, axis: int) -> Length:
-    """As it is told."""
-    return value_of(node.inputs[axis + 1])
+table.known(
+    ptb.Alloc,
+    length=of_numbers(1),
+    lengths_from=1,
+    makes_sizes=True,
+    same_in_jax=True,
+    by_elements=True,
+    cost="view",  # rewrites take it away, mostly
+)
 
 
 @table.placement(ptb.AllocEmpty)
@@ -228,13 +225,9 @@ def alloc_empty(node: Apply, values: list[Value]) -> Value:
     return Sharded(axis, None, row_length(values[axis]), None)
 
 
-table.known(ptb.AllocEmpty, lengths_from=0)
-
-
-@table.length(ptb.AllocEmpty)
-def alloc_empty_length(node: Apply, var: Variable, axis: int) -> Length:
-    """As it is told."""
-    return value_of(node.inputs[axis])
+table.known(
+    ptb.AllocEmpty, length=of_numbers(0), lengths_from=0, same_in_jax=True, cost="move"
+)
 
 
 def _trail(value: Value | None, lengths: Sequence[Value]) -> Value:
@@ -270,34 +263,38 @@ def arange(node: Apply, values: list[Value]) -> Value:
     raise Refused("counts rows, and starts again on every rank")
 
 
-table.known(ptb.ARange, lengths_from=0)
+table.known(ptb.ARange, lengths_from=0, same_in_jax=True, cost="move")
 
 
-@table.placement(
-    ViewOp,
-    DeepCopyOp,
-    CpuContiguous,
-    Print,
-    ptb.TensorFromScalar,
-    ptb.ScalarFromTensor,
-    OwnRows,
-)
+# -- Ops that hand on what they are given
+
+
+_CONVERTING = (ptb.TensorFromScalar, ptb.ScalarFromTensor)
+_VIEWS = (ViewOp, DeepCopyOp, CpuContiguous, Print, OwnRows)
+
+
+@table.placement(*_VIEWS, *_CONVERTING)
 def identity(node: Apply, values: list[Value]) -> Value:
     """The first input, as it is."""
     return values[0]
+
+
+table.known(*_VIEWS, *_CONVERTING, makes_sizes=True)
+table.known(*_VIEWS, CheckAndRaise, length=of_input(0))
+table.known(ViewOp, cost="view")
+table.known(*_CONVERTING, same_in_jax=True, by_elements=True, cost="view")
+
+
+@table.value(*_CONVERTING)
+def converted_value(node: Apply, var: Variable, which: str) -> Length:
+    """The first input."""
+    return value_of(node.inputs[0])
 
 
 @table.placement(CheckAndRaise, takes_unknown=True, takes_some_rows=True)
 def checked(node: Apply, values: list[Value]) -> Value:
     """The first input, or an error, whatever is checked."""
     return values[0]
-
-
-table.known(
-    *(ViewOp, DeepCopyOp, CpuContiguous, Print, OwnRows),
-    *(ptb.TensorFromScalar, ptb.ScalarFromTensor),
-    makes_sizes=True,
-)
 
 
 @table.padded(CheckAndRaise)
@@ -309,13 +306,34 @@ def unchecked(padder: Padder, node: Apply, values: list[Value]) -> Made:
     return Made([padder.new[var]], [values[0]])
 
 
-@table.length(ViewOp, DeepCopyOp, Print, OwnRows, CheckAndRaise)
-def first_length(node: Apply, var: Variable, axis: int) -> Length:
-    """That of the first input."""
-    return size(node.inputs[0], axis)
+@table.placement(SpecifyShape)
+def specify_shape(node: Apply, values: list[Value]) -> Value:
+    """The first input; its rows must not be fixed in number."""
+    value, *lengths = values
+    for axis, (var, given) in enumerate(zip(node.inputs[1:], lengths, strict=True)):
+        if isinstance(var.type, NoneTypeT) or _is_as_long(value, axis, given):
+            continue
+        if value_of(var) != size(node.inputs[0], axis):
+            raise Refused("fixes the number of rows")
+    return value
 
 
-@table.value(ptb.ScalarFromTensor, ptb.TensorFromScalar)
-def first_value(node: Apply, var: Variable, which: str) -> Length:
-    """The first input."""
-    return value_of(node.inputs[0])
+def _is_as_long(value: Value, axis: int, length: Value) -> bool:
+    """Tell whether a length is of the same rows as the axis of a value."""
+    if isinstance(value, (Sharded, Position)) and value.axis == axis:
+        is_n = isinstance(length, Replicated) and length.exact
+        return is_n and value.length == "n"
+    if isinstance(value, Trail) and not axis:
+        return isinstance(length, Count) and length.offset == value.offset
+    return is_replicated(length)
+
+
+table.known(
+    SpecifyShape,
+    length=of_input(0),
+    lengths_from=1,
+    makes_sizes=True,
+    same_in_jax=True,
+    by_elements=True,
+    cost="view",
+)

@@ -28,10 +28,10 @@ from pytensor.tensor.basic import (
 from pytensor.tensor.elemwise import CAReduce, DimShuffle, Elemwise
 from pytensor.tensor.math import Dot, Max
 from pytensor.tensor.shape import Shape, Shape_i
-from pytensor.tensor.subtensor import AdvancedIncSubtensor, IncSubtensor, Subtensor
+from pytensor.tensor.subtensor import IncSubtensor, Subtensor
 
 from ..domain import Partial, Refused, Replicated, Value, describe
-from .base import before_3_1
+from .base import PUTTING
 
 LENGTH = 2**31
 """What the length of an axis is less than, and the number of elements summed."""
@@ -151,10 +151,7 @@ _CHOOSING = (
     *(ps.Cast, ps.Identity, ps.Neg, ps.Abs, ps.Switch, ps.Second),
     *(ps.ScalarMaximum, ps.ScalarMinimum, MakeVector, Join),
 )
-_ADDS_AT: tuple[type, ...] = (
-    *(IncSubtensor, AdvancedIncSubtensor),
-    *before_3_1("AdvancedIncSubtensor1"),
-)
+_ADDS_AT: tuple[type, ...] = (IncSubtensor, *PUTTING)
 
 
 def wrapped(
