@@ -112,13 +112,9 @@ class Passed(Op):
             self.destroy_map = {0: [0]}
 
     def make_node(self, *inputs: Any) -> Apply:
-        """Apply the Op.
+        """Apply the Op to a stream, lengths and the draws' parameters.
 
-        Parameters
-        ----------
-        *inputs : Variable
-            The stream; how many draws it passes, as a vector of lengths; of the whole
-            array the lengths, likewise; and the draws' parameters.
+        The lengths are those of the draws that it passes, and of the whole array.
         """
         rng, *rest = inputs
         rest = list(map(pt.as_tensor_variable, rest))

@@ -99,15 +99,7 @@ def finish(total: np.ndarray, dtype: np.dtype) -> np.ndarray:
 
 
 class Accumulator:
-    """Combines values one after the other, the way `combine` does it at once.
-
-    Parameters
-    ----------
-    op : str
-        One of `REDUCE_OPS`.
-    dtype : numpy.dtype
-        The dtype of the values.
-    """
+    """Combines values one after the other, the way `combine` does it at once."""
 
     def __init__(self, op: ReduceOp, dtype: np.dtype) -> None:
         self._op, self.dtype = op, np.dtype(dtype)
@@ -140,17 +132,8 @@ def combine(
 ) -> np.ndarray:
     """Combine values of one shape and dtype, in their order.
 
-    Parameters
-    ----------
-    op : {"avg", "sum", "prod", "min", "max"}
-    values : sequence of numpy.ndarray
-    weights : sequence of float
-        For "avg", the rows behind each value; all zero means that all count alike.
-
-    Returns
-    -------
-    numpy.ndarray
-        Same dtype as the values; the average of integers is float64.
+    Weights are the rows behind each value, for "avg"; all zero means that all count
+    alike. The average of integers is float64.
     """
     dtype = values[0].dtype
     fractions = shares(weights)

@@ -146,13 +146,7 @@ class Column(NamedTuple):
         return self.start + math.prod(self.shape)
 
     def write(self, entry: np.ndarray, value: np.ndarray, rows: int) -> None:
-        """Write a block's value to its place in an entry.
-
-        Raises
-        ------
-        ShapeMismatch
-            If it has another shape than those of other blocks.
-        """
+        """Write a block's value to its place in an entry."""
         if value.shape != self.shape:
             raise ShapeMismatch(
                 f"values of shapes {self.shape} and {value.shape} cannot be combined by"
@@ -241,11 +235,7 @@ def settled(
 ) -> list[Any]:
     """Return outputs of rank 0 with those that ranks have subtrees of.
 
-    Parameters
-    ----------
-    outputs : sequence
-    others : callable, optional
-        Returns the entries of the ranks after the first, in their order, by the key.
+    `others` returns the entries of the other ranks, in their order, by the key.
     """
     found: dict[tuple, list[np.ndarray]] = {}
     results = []
@@ -265,12 +255,7 @@ def combined(
 ) -> list[np.ndarray]:
     """Return the values that the subtrees of all ranks come to.
 
-    Parameters
-    ----------
-    cut : BlockCut
-    stacks : sequence of numpy.ndarray of float64, shape (subtrees, columns.width)
-        Of the ranks that have any, in their order.
-    columns : Columns
+    Stacks are those of the ranks that have any, in their order.
     """
     entries = np.concatenate(stacks)
     fold(entries, cut.levels, cut.start, columns.averages, columns.products, cut.rows)
@@ -278,16 +263,7 @@ def combined(
 
 
 class Stack:
-    """The finished subtrees of a rank's blocks, that come one after the other.
-
-    Parameters
-    ----------
-    first : int
-        The number of the first block.
-    blocks : int
-        How many there are.
-    columns : Columns
-    """
+    """The finished subtrees of a rank's blocks, that come one after the other."""
 
     def __init__(self, first: int, blocks: int, columns: Columns) -> None:
         room = depth(blocks)

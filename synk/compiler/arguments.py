@@ -72,20 +72,8 @@ def make_spec(
 ) -> FunctionSpec:
     """Check the arguments of `synk.function`, and settle how ranks compute it.
 
-    Parameters
-    ----------
-    written : Written
-    parts : sequence of SharedVariable
-        Of these each rank has as many rows as of the inputs, and computes with them.
-    careful : bool
-        See `groups`.
-
-    Raises
-    ------
-    TypeError, ValueError
-        If an argument is not what it should be.
-    SplitError
-        With `strict`, for what is not shown to be the serial result.
+    Of `parts` each rank has as many rows as of the inputs, and computes with them.
+    `careful` is for calls whose rows do not fill the groups of a reshape: see `sizes`.
     """
     options, statistics = written.options, written.statistics
     unknown = options.keys() - inspect.signature(pytensor.function).parameters.keys()

@@ -47,16 +47,7 @@ def has_words(nodes: Collection[Apply]) -> bool:
 class AsWritten:
     """Puts collectives in the place of the user's words, in graphs of one function.
 
-    Parameters
-    ----------
-    rows : mapping of Variable to Value
-        The inputs that are cut into rows. Ranks are weighed by those of the first.
-    call : CallVariables
-
-    Attributes
-    ----------
-    asserted : dict of Variable to Value
-        What is known of the new graphs that no rule can tell.
+    `asserted` has what is known of the new graphs that no rule can tell.
     """
 
     def __init__(self, rows: Mapping[Variable, Value], call: CallVariables) -> None:
@@ -68,11 +59,8 @@ class AsWritten:
     def write(self, graph: Sequence[Variable]) -> list[Variable]:
         """Return a graph with collectives; what has none before it stays.
 
-        Raises
-        ------
-        SplitError
-            If what is gathered is not shown to have as many rows as the rank has, or if
-            it is in a graph within an Op, where ranks cannot meet.
+        Raises `SplitError` if what is gathered is not shown to have as many rows as the
+        rank has, or is in a graph within an Op, where ranks cannot meet.
         """
         todo = [(var.owner, False) for var in graph if var.owner]
         while todo:

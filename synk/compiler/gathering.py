@@ -23,17 +23,7 @@ _MOST = 3
 
 
 class Repetition(NamedTuple):
-    """What every rank repeats.
-
-    Attributes
-    ----------
-    nodes : list of Apply
-        The Ops on rows that are computed from all of them.
-    of : int
-        How many Ops on rows there are.
-    gathered : list of Variable
-        The results of the gathers for it.
-    """
+    """What every rank repeats."""
 
     nodes: list[Apply]
     of: int

@@ -47,18 +47,8 @@ class Kept(Part):
 def with_kept(cut: Cut, inputs: list[Variable]) -> tuple[Cut, Kept]:
     """Return a cut whose calls compute what can be kept by itself, and that part.
 
-    Parameters
-    ----------
-    cut : Cut
-        Of calls that run the merged parts.
-    inputs : list of Variable
-        Those that have rows.
-
-    Returns
-    -------
-    Cut
-    Kept
-        Empty, if there is nothing that would be worth it.
+    The cut is of calls that run the merged parts. The part is empty if there is nothing
+    that would be worth it.
     """
     graph = [var for stage in cut.stages for var in _made(stage.merged)]
     finder = _Finder(graph, inputs)

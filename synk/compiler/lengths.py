@@ -233,11 +233,7 @@ def _shape(var: Any) -> tuple | None:
 def inferred_shapes(node: Apply, shapes: Sequence[Any]) -> Sequence[Any] | None:
     """Return the shapes of a node's outputs, None if its Op tells of none.
 
-    Parameters
-    ----------
-    node : Apply
-    shapes : sequence of tuple or None
-        Of the inputs, as variables; None for one that has no shape.
+    As variables; the inputs' are given, None for one that has no shape.
     """
     infer: Any = getattr(node.op, "infer_shape", None)
     if infer is None:

@@ -77,13 +77,7 @@ class Padded(NamedTuple):
     each: int | None
 
     def each_of(self, length: Any, rows: Any) -> Any:
-        """Return how many entries each of so many rows has in a block.
-
-        Parameters
-        ----------
-        length, rows : int, or a variable
-            Of the axis, and N.
-        """
+        """Return how many entries each of so many rows has in a block."""
         if self.each is not None:
             return self.each
         return length // rows if self.blocks == 1 else length // (rows * self.blocks)
@@ -168,13 +162,7 @@ class Padder:
         self._masked: dict[tuple, Variable] = {}
 
     def walk(self, graph: Iterable[Variable]) -> None:
-        """Rewrite a graph, down to what is known already.
-
-        Raises
-        ------
-        CannotPad
-            If it cannot be done.
-        """
+        """Rewrite a graph, down to what is known already."""
         graph = list(graph)
         with remembered(self._rows):
             infer(graph, dict(self.values), rule=self._rewrite)
@@ -208,8 +196,7 @@ class Padder:
             found = apply_rule(node, given)
             return Made(new, _exact(found))
         rule = entry_of(node.op).padded
-        made = None if rule is None else ask(rule, self, node, given)
-        return made or self.kept(node, given)
+        return (rule and ask(rule, self, node, given)) or self.kept(node, given)
 
     # -- what nodes become
 
@@ -229,7 +216,9 @@ class Padder:
         """Keep a node as it is, if its placement says that this is right."""
         found = self.placed(node, given)
         lengths = _lengths(node, entry_of(node.op))
-        self._check_sizes(node, lengths)
+        if not entry_of(node.op).makes_sizes:
+            others = (v for i, v in enumerate(node.inputs) if i not in lengths)
+            self.check_no_sizes(others)
         made = self.made(
             node,
             [
@@ -274,14 +263,18 @@ class Padder:
                 for i, value in enumerate(given)
             ]
             found = apply_rule(node, given)
-            if not any(map(_is_open, found)):
+            unknown = [value for value in found if isinstance(value, Unknown)]
+            if not unknown:
                 break
         else:
-            raise CannotPad(next(str(value) for value in found if _is_open(value)))
+            raise CannotPad(str(unknown[0]))
         if of_values is _as_known or not self._sizes(node.inputs):
             return found
+        why = "gives a length that may follow from the number of rows"
         return [
-            _unknown_size(var) if isinstance(value, Replicated) else value
+            Unknown(op_name(node.op), name(var), why)
+            if isinstance(value, Replicated)
+            else value
             for var, value in zip(node.outputs, found, strict=True)
         ]
 
@@ -293,7 +286,8 @@ class Padder:
         values = [plain(value) for value in given]
         # The rule alone: that ranks' sums might wrap around is no concern here.
         found = ask(entry_of(node.op).placement or any_function, node, values)
-        if not any(map(_is_partial, found if isinstance(found, list) else [found])):
+        found = found if isinstance(found, list) else [found]
+        if not any(isinstance(value, Partial) for value in found):
             return None
         # All alike is what has no layout; it is combined with rows that have one.
         layouts = [v.layout for v in given if isinstance(v, Sharded) and v.layout]
@@ -313,12 +307,6 @@ class Padder:
         for var in variables:
             if var in self.long and is_integer(var):
                 raise Refused("takes a number that follows from that of the rows")
-
-    def _check_sizes(self, node: Apply, lengths: Sequence[int]) -> None:
-        if not entry_of(node.op).makes_sizes:
-            self.check_no_sizes(
-                var for i, var in enumerate(node.inputs) if i not in lengths
-            )
 
     def _sizes(self, variables: Iterable[Variable]) -> bool:
         return any(var in self.long for var in variables)
@@ -392,14 +380,8 @@ class Padder:
     def masked(self, var: Variable, instead: Any, layout: Layout = IN_ORDER) -> Any:
         """Return a variable with all copies replaced by a number.
 
-        Parameters
-        ----------
-        var : Variable
-            Of the graph that is rewritten.
-        instead : number
-            What changes nothing.
-        layout : Layout, optional
-            How the rows lie that it is combined with, if all its own are alike.
+        The number is one that changes nothing. If all rows of the variable are alike,
+        the copies lie as in the `layout` of what it is combined with.
         """
         rows = as_rows(self.values[var])
         if not isinstance(rows, Sharded):
@@ -437,18 +419,9 @@ _FORMS = [(_as_known, _as_known), (without_powers, _as_known), (plain, as_rows)]
 """In which forms a placement is asked about values, and about lengths."""
 
 
-def _is_open(value: Value) -> bool:
-    """Tell whether a placement does not say what something is."""
-    return isinstance(value, Unknown)
-
-
-def _is_partial(value: Value) -> bool:
-    return isinstance(value, Partial)
-
-
 def _exact(found: Sequence[Value]) -> list[Value]:
     """Return what is made of exact values: if nothing is known of it, it is exact."""
-    return [REPLICATED if _is_open(value) else value for value in found]
+    return [REPLICATED if isinstance(v, Unknown) else v for v in found]
 
 
 def _is_free(value: Value) -> bool:
@@ -456,12 +429,6 @@ def _is_free(value: Value) -> bool:
     if isinstance(value, Listed):
         return all(map(_is_free, value.entries))
     return is_replicated(value)
-
-
-def _unknown_size(var: Variable) -> Unknown:
-    assert var.owner is not None
-    why = "gives a length that may follow from the number of rows"
-    return Unknown(op_name(var.owner.op), name(var), why)
 
 
 def _check(value: Value) -> None:

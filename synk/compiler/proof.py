@@ -100,16 +100,8 @@ def examine(
 ) -> dict[Variable, Value]:
     """Return what each variable of a function's graph is.
 
-    Parameters
-    ----------
-    inputs : sequence of Variable
-        The scattered ones.
-    stand_ins : sequence of Variable
-        For sliceable shared variables. Ranks are weighed by the rows of the inputs, or
-        without any by those of the first of these.
-    graph : iterable of Variable
-    asserted : mapping of Variable to Value, optional
-        What is known of some of them.
+    Ranks are weighed by the rows of the inputs, or without any by those of the first
+    stand-in for a sliceable variable.
     """
     with remembered(inputs):
         return infer(list(graph), rows_of(inputs, stand_ins), asserted)
@@ -160,17 +152,7 @@ def prove(
 ) -> Finding:
     """Find the op of an output, or compare the one that was named.
 
-    Parameters
-    ----------
-    what : str
-    var : Variable
-    value : Value
-        What the output is.
-    op : str or None
-        The op named, or that to fall back to.
-    named : bool
-    made : str, optional
-        The line that made it, if it is not that of `var`.
+    `made` is the line that made it, if it is not that of `var`.
     """
     with contextlib.suppress(Refused):
         value = unlisted(value)
@@ -254,10 +236,7 @@ def reductions(
 ) -> list[tuple[bool, Finding]]:
     """Compare the ops of collectives with what they combine.
 
-    Returns
-    -------
-    list of (bool, Finding)
-        The first tells whether it comes from :func:`synk.grad`.
+    Tells of each as well whether it comes from :func:`synk.grad`.
     """
     found = []
     for node in nodes:

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Container
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 import numpy as np
 from pytensor.compile import SharedVariable
 from pytensor.graph.basic import Apply, Variable
-from pytensor.graph.replace import clone_replace
 from pytensor.graph.traversal import ancestors, io_toposort
 from pytensor.tensor.basic import ARange
 from pytensor.tensor.type import DenseTensorType
@@ -26,8 +25,8 @@ from .as_written import AsWritten, has_words
 from .domain import Partial, Replicated, Value, is_replicated
 from .gathering import repeated, rows_exchanged
 from .lengths import remembered
-from .placement.function import place
-from .placement.streams import CommonStream, own_streams
+from .placement.function import Known, place
+from .placement.streams import own_streams
 from .proof import (
     Finding,
     are_rows,
@@ -48,8 +47,6 @@ from .walk import infer_nodes
 def settle(asked: Asked) -> FunctionSpec:
     """Place the reductions of a function, and find the ops that were not named.
 
-    Notes
-    -----
     Sliceable variables may have other rows than those that ranks are weighed by. Where
     the function numbers rows by them, as ``p[arange(y.shape[0]), y]`` does, and cannot
     be computed unless they are as many, calls check that they are.
@@ -89,7 +86,8 @@ def _counts_others(asked: Asked) -> bool:
 def _settled(asked: Asked) -> FunctionSpec:
     """Place, and find ops, by what is known of the rows."""
     with without_collection(), remembered(asked.counted):
-        spec, known = _as_written(asked), _Known(rows_of(asked.counted, asked.others))
+        spec = PlacedSpec.as_written(asked)
+        known = Known(rows_of(asked.counted, asked.others))
         if not asked.is_local:
             spec, known = _placed(spec)
         if has_words(_rest(spec, known.nodes)):
@@ -102,125 +100,25 @@ def _settled(asked: Asked) -> FunctionSpec:
         return _combined(spec, known)
 
 
-@dataclass
-class _Known:
-    """What is known of the values of a graph while it is settled.
-
-    Attributes
-    ----------
-    values : dict of Variable to Value
-        Of what was placed by what the rules say of it; they are asked of the rest.
-    nodes : list of Apply
-        In the order of computation.
-    written : list of Apply
-        Those of the script's in place of which others were placed.
-    of_rows : set of Variable
-        What follows from a rank's rows.
-    """
-
-    values: dict[Variable, Value]
-    nodes: list[Apply] = field(default_factory=list)
-    written: list[Apply] = field(default_factory=list)
-    of_rows: set[Variable] = field(default_factory=set)
-
-
 def _rest(spec: PlacedSpec, placed: list[Apply]) -> list[Apply]:
     """Return the nodes that were not placed, in the order of computation."""
     made = [var for node in placed for var in node.outputs]
     return io_toposort(made, spec.graph)
 
 
-# -- placing
-
-
-def _as_written(asked: Asked) -> PlacedSpec:
-    """Return a function in which nothing is placed."""
-    local = asked.is_local
-    return PlacedSpec(
-        **vars(asked),
-        outputs=asked.plain_outputs,
-        updates=asked.plain_updates,
-        left_outputs=[
-            i for i, op in enumerate(asked.output_ops) if local or op != UNNAMED
-        ],
-        left_updates=[
-            i for i, op in enumerate(asked.update_ops) if local or op != UNNAMED
-        ],
-    )
-
-
-def _placed(spec: PlacedSpec) -> tuple[PlacedSpec, _Known]:
-    """Put in the reductions that the serial numbers need.
-
-    What the user has named an op for stays as it is.
-    """
-    outputs, updates = list(spec.outputs), list(spec.updates)
-    which = [i for i in range(len(outputs)) if i not in spec.left_outputs]
-    of_which = [i for i in range(len(updates)) if i not in spec.left_updates]
-    left = [outputs[i] for i in spec.left_outputs]
-    left += [updates[i][1] for i in spec.left_updates]
-    placed = place(
-        spec, [outputs[i] for i in which], [updates[i] for i in of_which], left
-    )
-    for i, var in zip(which, placed.outputs, strict=True):
-        outputs[i] = var
-    for i, new in zip(of_which, placed.updates, strict=True):
-        updates[i] = updates[i][0], new
-    if placed.drawn:
-        for i in spec.left_outputs:
-            (outputs[i],) = clone_replace([outputs[i]], placed.drawn)
-        for i in spec.left_updates:
-            shared, new = updates[i]
-            (new,) = clone_replace([new], placed.drawn)
-            updates[i] = shared, new
-    updates = _with_streams(updates, placed.streams)
-    more = len(updates) - len(spec.updates)
-    spec = replace(
-        spec,
-        outputs=outputs,
-        updates=updates,
-        update_ops=[*spec.update_ops, *[None] * more],
-        streams=placed.streams,
-        call=placed.call,
-        call_variables=placed.call_variables,
-        asserted=placed.asserted,
-        needs=placed.needs,
-        repeated=placed.repeated,
-        row_draws=placed.row_draws,
-        apart=placed.apart,
-        own_statistics=placed.own,
-    )
-    own = own_streams(spec.graph, placed.streams) if placed.streams else ()
+def _placed(spec: PlacedSpec) -> tuple[PlacedSpec, Known]:
+    """Put in the reductions that the serial numbers need; say what is notable there."""
+    spec, known = place(spec)
+    own = own_streams(spec.graph, spec.streams) if spec.streams else ()
     if own:
         spec = replace(spec, apart=None)
-    for stream in placed.streams:
+    for stream in spec.streams:
         stream.is_split = stream.source in own
     if spec.repeated:
         say(repeated(spec), spec.is_strict)
     if spec.is_strict and (exchanged := rows_exchanged(spec)):
         say(exchanged, spec.is_strict)
-    return spec, _Known(placed.values, placed.nodes, placed.written)
-
-
-def _with_streams(
-    updates: list[tuple[SharedVariable, Variable]], streams: list[CommonStream]
-) -> list[tuple[SharedVariable, Variable]]:
-    """Have the streams updated that all ranks have alike.
-
-    Each is in the place of the user's variable, or beside it if that is drawn from too.
-    """
-    places = {shared: i for i, (shared, _) in enumerate(updates)}
-    made = list(updates)
-    for stream in streams:
-        if stream.new is None:
-            continue
-        i = places[stream.source]
-        pair = stream.common, stream.new
-        if made[i][1] is stream.source:
-            made[i] = pair
-        else:
-            made.append(pair)
-    return made
+    return spec, known
 
 
 def _write_out(spec: PlacedSpec) -> PlacedSpec:
@@ -244,7 +142,7 @@ def _write_out(spec: PlacedSpec) -> PlacedSpec:
 # -- how the ranks' values combine
 
 
-def _combined(spec: PlacedSpec, known: _Known) -> FunctionSpec:
+def _combined(spec: PlacedSpec, known: Known) -> FunctionSpec:
     """Choose the ops that the user did not name."""
     values, of_rows = known.values, known.of_rows
     findings = _findings(spec, known)
@@ -298,7 +196,7 @@ def _combined(spec: PlacedSpec, known: _Known) -> FunctionSpec:
     return made
 
 
-def _findings(spec: PlacedSpec, known: _Known) -> list[Finding]:
+def _findings(spec: PlacedSpec, known: Known) -> list[Finding]:
     """Return what can be shown of each output."""
     findings = []
     for i, (var, op) in enumerate(zip(spec.outputs, spec.output_ops, strict=True)):
@@ -315,7 +213,7 @@ def _findings(spec: PlacedSpec, known: _Known) -> list[Finding]:
     return findings
 
 
-def _check_reductions(spec: FunctionSpec, known: _Known) -> None:
+def _check_reductions(spec: FunctionSpec, known: Known) -> None:
     """Warn of reductions of the script's own that are not those of the serial run."""
     weak = [
         found
@@ -355,7 +253,7 @@ _REDUCE_IT = (
 
 
 def _sums(
-    graph: list[Variable], known: _Known
+    graph: list[Variable], known: Known
 ) -> list[tuple[Variable, ReduceOp | None]]:
     """Return how parts of the rows come together in what is made or reduced of them.
 
@@ -388,14 +286,7 @@ def _slices_op(
 def _reduced_along(
     outputs: list[Variable], ops: list[OutputOp], nodes: list[Apply]
 ) -> tuple[list[Variable], list[OutputOp]]:
-    """Have losses and the like reduced with the gradients, if the graph reduces any.
-
-    Returns
-    -------
-    outputs : list of Variable
-    wire_ops : list of OutputOp
-        How the master combines them.
-    """
+    """Have losses and the like reduced with the gradients, if the graph reduces any."""
     outputs, wire_ops = list(outputs), list(ops)
     if not any(map(is_collective, nodes)):
         return outputs, wire_ops

@@ -37,21 +37,14 @@ Taker = Literal["op", "output", "update"]
 
 @dataclass(frozen=True)
 class Need:
-    """What needs the value of all rows, of which each rank had a part.
-
-    Attributes
-    ----------
-    taker : {"op", "output", "update"}
-    variable : Variable
-        What the first Op that needs it computes, in the user's graph; or the output
-        itself; or the shared variable whose new value it is.
-    is_alike : bool
-        Whether all ranks that have rows had it already, so that it is for the others.
-    """
+    """What needs the value of all rows, of which each rank had a part."""
 
     taker: Taker
     variable: Variable
+    """What the first Op that needs it computes, in the user's graph; or the output
+    itself; or the shared variable whose new value it is."""
     is_alike: bool = False
+    """Whether all ranks that have rows had it already, so that it is for the others."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -184,6 +177,21 @@ class PlacedSpec(Asked):
     apart: list[Variable] | None = None
     """What of the graph that is, an entry for each row; None if not all that is drawn
     can be before anything is computed of rows."""
+
+    @classmethod
+    def as_written(cls, asked: Asked) -> PlacedSpec:
+        """Return a function in which nothing is placed yet."""
+        local = asked.is_local
+        updates = enumerate(asked.update_ops)
+        return cls(
+            **vars(asked),
+            outputs=asked.plain_outputs,
+            updates=asked.plain_updates,
+            left_outputs=[
+                i for i, op in enumerate(asked.output_ops) if local or op != UNNAMED
+            ],
+            left_updates=[i for i, op in updates if local or op != UNNAMED],
+        )
 
     @property
     def _places(self) -> list[Variable]:

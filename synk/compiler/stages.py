@@ -151,15 +151,9 @@ def cut(
 ) -> Cut:
     """Cut the graph of a function into stages.
 
-    Parameters
-    ----------
-    spec : FunctionSpec
-    subset : iterable of int
-        Which outputs are to be computed.
-    in_slices : bool
-        Whether the rows parts are to be run for one slice after the other.
-    in_place : bool
-        Whether updates can be written into the variables' arrays.
+    Of the outputs, which are wanted is told by number. `in_slices` says that the rows
+    parts are run for one slice after the other, and `in_place` that updates can be
+    written into the variables' arrays.
     """
     outputs = [spec.outputs[i] for i in subset]
     return _Cutter(spec, outputs, in_slices, in_place).cut()
@@ -244,17 +238,21 @@ class _Cutter:
                 want(var)
         stages: list[Stage] = []
         for level in reversed(range(depth + 1)):
-            for var in list(self._walk(rows_wants[level], self._given(level))):
+            is_given = self._given(level)
+            for var in list(_walk(rows_wants[level], is_given)):
                 if var in self.drawn and self.level[var] == level:
                     want(var)
-            common = self._part(common_wants[level], level, set(), want)
-            computed = self._computed(common_wants[level], level, set())
-            rows = self._part(rows_wants[level], level, computed, want)
+            common = self._part(common_wants[level], is_given, want)
+            computed = {
+                var
+                for var in _walk(common_wants[level], is_given)
+                if var.owner is not None and not is_given(var)
+            }
+            rows = self._part(rows_wants[level], self._given(level, computed), want)
             # Values that the rows part wants of the common part came last.
             common.wants = list(common_wants[level])
-            merged = self._part(
-                {**common_wants[level], **rows_wants[level]}, level, set(), want
-            )
+            all_wants = {**common_wants[level], **rows_wants[level]}
+            merged = self._part(all_wants, is_given, want)
             reduced = [var for var in self.reduced if self.level[var] == level + 1]
             of_inputs = _inputs_of(reduced, self.spec.inputs)
             stage = Stage(common, rows, merged, reduced, of_inputs=of_inputs)
@@ -266,12 +264,20 @@ class _Cutter:
             stage.phase = COMPUTE if stage.rows else COMMON
         updates = self.spec.updates
         copied = _copied(self.outputs, updates, stored)
-        given = stages, self.outputs, updates, stored, self.on_rows, copied
-        return Cut(*given, self.written)
+        return Cut(
+            *(stages, self.outputs, updates, stored, self.on_rows, copied),
+            written=self.written,
+        )
 
-    def _part(self, wants: dict, level: int, common: set, want) -> Part:
-        part, is_given = Part(list(wants)), self._given(level, common)
-        for var in self._walk(wants, is_given):
+    def _part(
+        self,
+        wants: Iterable[Variable],
+        is_given: Callable[[Variable], bool],
+        want: Callable[[Variable], None] = lambda var: None,
+    ) -> Part:
+        """Return the part that computes values; `want` is told what it receives."""
+        part = Part(list(wants))
+        for var in _walk(part.wants, is_given):
             if is_given(var):
                 part.receives.append(var)
                 if not is_reduced(var):
@@ -290,49 +296,25 @@ class _Cutter:
                 return False
             return var in self.apart or bool(_streams([var, *var.owner.inputs]))
 
-        ends = self._walk(merged.wants, lambda var: is_given(var) or is_drawn(var))
+        ends = _walk(merged.wants, lambda var: is_given(var) or is_drawn(var))
         found = dict.fromkeys(filter(is_drawn, ends))
-        wants = dict.fromkeys(var for var in merged.wants if var not in found)
-        rest = self._part(wants, level, set(found), lambda var: None)
-        return self._drawing(list(found), level), rest
+        wants = [var for var in merged.wants if var not in found]
+        rest = self._part(wants, self._given(level, found))
 
-    def _drawing(self, wants: list[Variable], level: int) -> Part:
-        """Return the part that draws some values.
-
-        Of what stages before have made of rows it receives no more than what they have
-        drawn: of the rest, which may have been made in blocks, it takes shapes alone.
-        """
-        part, is_given = Part(wants), self._given(level)
-
+        # Of what stages before have made of rows the drawing part receives no more than
+        # what they have drawn: of the rest, which may have been made in blocks, it
+        # takes shapes alone.
         def is_received(var: Variable) -> bool:
             return is_given(var) and (var not in self.on_rows or var in self.apart)
 
-        for var in self._walk(wants, is_received):
-            if is_received(var):
-                part.receives.append(var)
-            elif isinstance(var, SharedVariable):
-                part.reads.add(var)
-        return part
-
-    def _computed(self, wants: dict, level: int, common: set) -> set[Variable]:
-        is_given = self._given(level, common)
-        return {
-            var
-            for var in self._walk(wants, is_given)
-            if var.owner is not None and not is_given(var)
-        }
+        return self._part(found, is_received), rest
 
     def _given(
         self, level: int, common: Collection[Variable] = ()
     ) -> Callable[[Variable], bool]:
         """Return what tells whether a part of a stage has a value from others.
 
-        Parameters
-        ----------
-        level : int
-            Of the stage.
-        common : collection of Variable
-            What another part of the stage computes.
+        `common` is what another part of the stage computes.
         """
 
         def is_given(var: Variable) -> bool:
@@ -341,21 +323,6 @@ class _Cutter:
             return is_reduced(var) or self.level[var] < level or var in common
 
         return is_given
-
-    def _walk(
-        self, wants: Iterable[Variable], is_given: Callable[[Variable], bool]
-    ) -> Iterator[Variable]:
-        """Yield what a part computes, reads and receives."""
-        seen: set[Variable] = set()
-        todo = list(wants)
-        while todo:
-            var = todo.pop()
-            if var in seen:
-                continue
-            seen.add(var)
-            yield var
-            if var.owner is not None and not is_given(var):
-                todo.extend(var.owner.inputs)
 
     def _place_updates(self, stages: list[Stage]) -> list[int]:
         """Let parts lead random streams on; return the updates stored later."""
@@ -413,6 +380,22 @@ class _Cutter:
                 part.wants = [
                     var for var in part.wants if var in kept or var not in made
                 ]
+
+
+def _walk(
+    wants: Iterable[Variable], is_given: Callable[[Variable], bool]
+) -> Iterator[Variable]:
+    """Yield what a part computes, reads and receives."""
+    seen: set[Variable] = set()
+    todo = list(wants)
+    while todo:
+        var = todo.pop()
+        if var in seen:
+            continue
+        seen.add(var)
+        yield var
+        if var.owner is not None and not is_given(var):
+            todo.extend(var.owner.inputs)
 
 
 def _copied(

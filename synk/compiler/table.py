@@ -131,14 +131,11 @@ class UsersMistake(Exception):
 
 
 def ask(rule: Callable, *args: Any) -> Any:
-    """Return what a rule says.
+    """Return what a rule says; raises `Refused` if it cannot say anything.
 
-    Raises
-    ------
-    Refused
-        If it cannot say anything. A rule that fails in another way was not written for
-        such a node, as another version of PyTensor may have it: the function can be
-        made all the same, with less that is known of it.
+    A rule that fails in another way was not written for such a node, as another version
+    of PyTensor may have it: the function can be made all the same, with less that is
+    known of it.
     """
     try:
         return rule(*args)

@@ -53,22 +53,10 @@ def infer(
 ) -> dict[Variable, Value]:
     """Return what every variable of a graph is.
 
-    Parameters
-    ----------
-    graph : sequence of Variable
-        What is computed.
-    known : mapping from Variable to Value
-        What some variables are; those that nothing computes are otherwise the same on
-        every rank.
-    asserted : mapping from Variable to Value, optional
-        What is to be taken for true, whatever the rules say.
-    rule : callable, optional
-        What tells of a node's outputs, by what its inputs are; as `apply_rule`.
-
-    Returns
-    -------
-    dict of Variable to Value
-        What is known, and then the rest in the order in which it is computed.
+    Of variables that are not `known`, those that nothing computes are the same on every
+    rank. What is `asserted` is taken for true, whatever the rules say, and `rule` asked
+    in place of `apply_rule`. What is known comes first, and then the rest in the order
+    in which it is computed.
     """
     values = dict(known)
     nodes = io_toposort([var for var in known if var.owner], list(graph))

@@ -26,18 +26,12 @@ _OPS = (pts.IncSubtensor, *PUTTING)
 
 @dataclass(frozen=True)
 class Written:
-    """What is written where.
-
-    Attributes
-    ----------
-    node : Apply
-        Of the Op, on the variable itself.
-    takes : tuple of Variable
-        What is written and, of the index, what is computed.
-    """
+    """What is written where."""
 
     node: Apply
+    """Of the Op, on the variable itself."""
     takes: tuple[Variable, ...]
+    """What is written and, of the index, what is computed."""
 
     def new_value(self, shared: SharedVariable, taken: Sequence[Variable]) -> Variable:
         """Return the new value of a variable, where `taken` stands for `takes`."""

@@ -35,7 +35,7 @@ import synk
 from synk.compiler.domain import Unknown
 from synk.compiler.placement.function import place
 from synk.compiler.proof import examine
-from synk.compiler.spec import UNNAMED, Asked
+from synk.compiler.spec import UNNAMED, Asked, PlacedSpec
 
 TIMES = 10 if settings.get_current_profile_name() == "long" else 1
 FAST = pytensor.compile.mode.Mode("py", "fast_run")
@@ -331,13 +331,13 @@ def differences(inputs, graph, own_statistics=False):
         returns="list",
         keeps_statistics=own_statistics,
     )
-    made = place(asked, graph, [])
+    made, known = place(PlacedSpec.as_written(asked))
     found = examine(inputs, [], made.outputs, made.asserted)
     return [
-        (var, made.values[var], found[var])
+        (var, known.values[var], found[var])
         for var in ancestors(made.outputs)
-        if var in made.values
-        and made.values[var] != found[var]
+        if var in known.values
+        and known.values[var] != found[var]
         and not isinstance(found[var], Unknown)
     ]
 

@@ -40,7 +40,6 @@ NARRATIVE = (
     "theano",
     "nn",
     "moving",
-    "../CONTRIBUTING",
 )
 BY_JAX = ("precision",)
 """In a child: where JAX has computed something, ranks are forked from elsewhere."""
@@ -55,7 +54,7 @@ def test_the_examples_of_a_page_in_jax_mode_run_and_give_what_it_shows(name):
     test_the_examples_of_a_page_run_and_give_what_it_shows(name)
 
 
-@pytest.mark.parametrize("name", [*NARRATIVE, *COMPILED])
+@pytest.mark.parametrize("name", [*NARRATIVE, *COMPILED, "../CONTRIBUTING"])
 def test_the_examples_of_a_page_run_and_give_what_it_shows(name):
     flags = {} if name in COMPILED else {"mode": "FAST_COMPILE", "cxx": ""}
     try:

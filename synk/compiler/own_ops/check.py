@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -116,19 +116,7 @@ def _compiled(inputs: list, outputs: list, mode: Any) -> Compiled:
 
 @dataclass
 class _Check:
-    """Compares one sharding with values.
-
-    Parameters
-    ----------
-    what : str
-        The Op, and what it is registered as.
-    way : Sharding
-    values : list of numpy.ndarray
-        The operands.
-    rng : numpy.random.Generator
-    cuts : int
-        How many random cuts are tried.
-    """
+    """Compares one sharding with what the Op computes of some operands."""
 
     what: str
     way: Sharding
@@ -137,11 +125,9 @@ class _Check:
     cuts: int
 
     def __post_init__(self) -> None:
-        axes = zip(self.values, self.way.inputs, strict=True)
+        axes = enumerate(self.way.inputs)
         lengths = {
-            i: value.shape[axis]
-            for i, (value, axis) in enumerate(axes)
-            if axis is not None
+            i: self.values[i].shape[axis] for i, axis in axes if axis is not None
         }
         if len(set(lengths.values())) > 1:
             raise ValueError(
@@ -149,10 +135,10 @@ class _Check:
                 f" got {', '.join(f'{n} of operand {i}' for i, n in lengths.items())}."
                 " An operand without rows is None among the inputs of a Sharding."
             )
-        self.rows = range(min(lengths.values(), default=0))
-        if lengths and len(self.rows) < _ROWS:
+        self.rows = min(lengths.values(), default=0)
+        if lengths and self.rows < _ROWS:
             raise ValueError(
-                f"check_sharding: wants {_ROWS} rows or more; got {len(self.rows)}"
+                f"check_sharding: wants {_ROWS} rows or more; got {self.rows}"
             )
 
     def of_values(self, compiled: Compiled) -> None:
@@ -167,24 +153,19 @@ class _Check:
         """Check parts against all rows; return what all rows give."""
         whole = compiled(*self.values)
         if self.rows:
-            for bounds in self._bounds():
+            for _ in range(self.cuts):  # parts at random, two or more, which have rows
+                many = self.rng.integers(1, min(4, self.rows - 1) + 1)
+                inner = self.rng.choice(np.arange(1, self.rows), many, replace=False)
+                bounds = [0, *sorted(inner.tolist()), self.rows]
                 self._compare(compiled, outputs, bounds, whole, what)
-            single = list(range(min(len(self.rows), _SINGLE_ROWS) + 1))
-            of_these = compiled(*self._cut(range(single[-1])))
+            single = list(range(min(self.rows, _SINGLE_ROWS) + 1))
+            of_these = compiled(*self._cut(0, single[-1]))
             self._compare(compiled, outputs, single, of_these, what)
         return whole
 
-    def _bounds(self) -> Iterator[list[int]]:
-        """Yield random cuts, of two parts or more, each of which has rows."""
-        for _ in range(self.cuts):
-            many = self.rng.integers(1, min(4, len(self.rows) - 1) + 1)
-            inner = self.rng.choice(np.arange(1, len(self.rows)), many, replace=False)
-            yield [0, *sorted(inner.tolist()), len(self.rows)]
-
-    def _cut(self, rows: range) -> list[np.ndarray]:
-        cut = slice(rows.start, rows.stop)
+    def _cut(self, start: int, stop: int) -> list[np.ndarray]:
         return [
-            value if axis is None else value[(slice(None),) * axis + (cut,)]
+            value if axis is None else value.take(range(start, stop), axis)
             for value, axis in zip(self.values, self.way.inputs, strict=True)
         ]
 
@@ -197,19 +178,22 @@ class _Check:
         what: str,
     ) -> None:
         """Compare what the parts between bounds give together with what all give."""
-        parts = [range(*pair) for pair in itertools.pairwise(bounds)]
-        made = [compiled(*self._cut(part)) for part in parts]
-        counts = [len(part) for part in parts]
+        made = [compiled(*self._cut(*pair)) for pair in itertools.pairwise(bounds)]
+        counts = np.diff(bounds).tolist()
         for i, output in enumerate(outputs):
             where = f"{what} {i}, of parts of {_listed(counts)} rows,"
-            values = [results[i] for results in made]
-            if isinstance(output, int):
+            values = [np.asarray(results[i]) for results in made]
+            if output is None:  # all are to be the same
+                combined = values
+            elif isinstance(output, int):
                 self._check_lengths([whole[i]], output, [bounds[-1]], where)
                 self._check_lengths(values, output, counts, where)
-            if isinstance(output, str):
+                combined = [np.concatenate(values, axis=output)]
+            else:
                 for value in values:
                     self._check_shape(value, whole[i], where)
-            for found in _combined(output, values, counts):
+                combined = [combine(output, values, counts)]
+            for found in combined:
                 self._assert_equal(found, whole[i], where)
 
     def _check_lengths(
@@ -247,11 +231,10 @@ class _Check:
             new = new.astype(value.dtype)
             return compiled(*self.values[:i], new, *self.values[i + 1 :])
 
-        where = f"is not linear in operand {i}: result"
-        for k, (a, b, both) in enumerate(
-            zip(whole, at(other), at(2 * value - 3 * other), strict=True)
-        ):
-            self._assert_equal(both, 2 * a - 3 * b, f"{where} {k}")
+        found = zip(whole, at(other), at(2 * value - 3 * other), strict=True)
+        for k, (a, b, both) in enumerate(found):
+            where = f"is not linear in operand {i}: result {k}"
+            self._assert_equal(both, 2 * a - 3 * b, where)
 
     def _assert_equal(self, got: Any, right: Any, where: str) -> None:
         got, right = np.asarray(got), np.asarray(right)
@@ -271,32 +254,26 @@ class _Check:
             )
 
 
-def _combined(output: Any, values: list[Any], counts: list[int]) -> list[np.ndarray]:
-    """Return what parts give together; all of them if they are to be the same."""
-    if output is None:
-        return values
-    if isinstance(output, int):
-        return [np.concatenate(values, axis=output)]
-    return [combine(output, [np.asarray(value) for value in values], counts)]
-
-
 def _check_gradients(
     node: Apply, variables: list[Variable], check: _Check, mode: Any
 ) -> None:
-    """Check the gradient of a sum over the rows, by all operands that are floats."""
+    """Check the gradient of a sum over the rows, by all operands that are floats.
+
+    It is another one for each row; but sums have one gradient, as only what is linear
+    in a sum is a sum.
+    """
     way = check.way
-    costs: Any = [
-        _cost(*pair)
-        for pair in zip(node.outputs, way.outputs, strict=True)
-        if _adds_up(*pair)
-    ]
+    costs: list[Any] = []
+    for result, output in zip(node.outputs, way.outputs, strict=True):
+        made: Any = result
+        if _is_float(made) and output == "sum":
+            costs.append(made.sum())
+        elif _is_float(made) and isinstance(output, int):
+            costs.append((made * pt.cos(made)).sum())
     if not costs:
         return
-    axes = {
-        var: axis
-        for var, axis in zip(variables, way.inputs, strict=True)
-        if _is_float(var)
-    }
+    pairs = zip(variables, way.inputs, strict=True)
+    axes = {var: axis for var, axis in pairs if _is_float(var)}
     try:
         grads: Any = pytensor.grad(
             sum(costs[1:], costs[0]),
@@ -306,27 +283,15 @@ def _check_gradients(
         )
     except NotImplementedError:
         return  # the Op has no pullback
-    pairs = zip(grads, axes.values(), strict=True)
-    found = [(grad, axis) for grad, axis in pairs if _is_float(grad)]
+    found = [
+        (grad, "sum" if axis is None else axis)
+        for grad, axis in zip(grads, axes.values(), strict=True)
+        if _is_float(grad)
+    ]
     graph = [grad for grad, _ in found]
     _check_known(node, [variables[i] for i in way.rows], graph)
-    outputs = ["sum" if axis is None else axis for _, axis in found]
+    outputs = [output for _, output in found]
     check.parts(_compiled(variables, graph, mode), outputs, "gradient")
-
-
-def _cost(result: Any, output: Any) -> Any:
-    """Return a sum over the rows, by a gradient that is another one for each of them.
-
-    Sums have one gradient, as only what is linear in a sum is a sum.
-    """
-    if output == "sum":
-        return result.sum()
-    return (result * pt.cos(result)).sum()
-
-
-def _adds_up(var: Variable, output: Any) -> bool:
-    """Tell whether a sum over the rows can be made of a result."""
-    return _is_float(var) and (isinstance(output, int) or output == "sum")
 
 
 def _is_float(var: Variable) -> bool:

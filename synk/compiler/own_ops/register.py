@@ -164,12 +164,17 @@ def own_op(node: Apply, values: list[Value]) -> list[Value]:
     values = [unlisted(value) for value in values]
     if all(map(is_replicated, values)):
         return [Replicated() for _ in node.outputs]
+    if any(isinstance(value, Sharded) for value in values):
+        return _first(ways, lambda way: _of_rows(way, node.inputs, values))
+    return [_first(ways, lambda way: _linear(way, values))] * len(node.outputs)
+
+
+def _first(ways: Sequence[Sharding], of_way: Callable[[Sharding], Any]) -> Any:
+    """Return what follows from the first sharding that does not refuse it."""
     why = "takes all rows at once, as it is registered"
     for way in ways:
         try:
-            if any(isinstance(value, Sharded) for value in values):
-                return _of_rows(way, node.inputs, values)
-            return [_linear(way, values)] * len(node.outputs)
+            return of_way(way)
         except Refused as refused:
             why = str(refused)
     raise Refused(why)
@@ -188,7 +193,7 @@ def advice(node: Apply) -> str:
 
 def _linear(way: Sharding, values: Sequence[Value]) -> Value:
     """Return what it is without rows: the same everywhere, or linear in what is not."""
-    independent(_others(way, values))
+    _check_others(way, values)
     factors = [values[i] for i in way.linear]
     for value in factors:
         if isinstance(value, Partial) and value.op != "sum":
@@ -210,15 +215,16 @@ def _of_rows(
         elif axis is not None:
             raise Refused(f"is registered to take rows of {name(var)}, which has none")
         moved.append(value)
-    independent(_others(way, moved))
+    _check_others(way, moved)
     rows = align(moved)
     assert rows is not None
     power = times(*(_power(moved[i]) for i in way.linear))
     return [_result(output, rows, power) for output in way.outputs]
 
 
-def _others(way: Sharding, values: Sequence[Value]) -> list[Value]:
-    return [value for i, value in enumerate(values) if i not in way.linear]
+def _check_others(way: Sharding, values: Sequence[Value]) -> None:
+    """Raise unless any function can take what the results are not linear in."""
+    independent([value for i, value in enumerate(values) if i not in way.linear])
 
 
 def _power(value: Value) -> Power:
@@ -250,13 +256,7 @@ def own_padded(padder: Padder, node: Apply, values: list[Value]) -> Made | None:
         return None
     padder.check_no_sizes(node.inputs)
     values = [plain(value) for value in values]
-    why = "takes all rows at once, as it is registered"
-    for way in ways:
-        try:
-            return _by(way, padder, node, values)
-        except Refused as refused:
-            why = str(refused)
-    raise Refused(why)
+    return _first(ways, lambda way: _by(way, padder, node, values))
 
 
 def _by(way: Sharding, padder: Padder, node: Apply, values: list[Value]) -> Made:
@@ -289,20 +289,15 @@ def _without_copies(
         raise Refused(
             f"combines rows by {sorted(ops)}, and is not registered as linear in any"
         )
-    inputs = [padder.new[var] for var in node.inputs]
+    inputs: list[Any] = [padder.new[var] for var in node.inputs]
     for i in way.rows:
-        axis: Any = way.inputs[i]
+        rows, axis = inputs[i], way.inputs[i]
         if i in zeroed:
             inputs[i] = padder.masked(node.inputs[i], 0)
         else:
-            inputs[i] = _repeated(inputs[i], axis, padder.real)
+            places = pt.minimum(pt.arange(rows.shape[axis]), padder.real - 1)
+            inputs[i] = pt.take(rows, places, axis=axis)
     return inputs
-
-
-def _repeated(rows: Any, axis: int, real: Any) -> Any:
-    """Return rows whose copies are those of the last real one."""
-    places = pt.minimum(pt.arange(rows.shape[axis]), real - 1)
-    return pt.take(rows, places, axis=axis)
 
 
 # -- lengths

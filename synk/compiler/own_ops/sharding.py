@@ -116,13 +116,7 @@ class WrongSharding(UsersMistake, TypeError):
 
 
 def shardings_for(said: Said | Rule, node: Apply) -> tuple[Sharding, ...]:
-    """Return the shardings of a node; none if it takes all rows at once.
-
-    Raises
-    ------
-    WrongSharding
-        If they do not fit its operands and results.
-    """
+    """Return the shardings of a node; none if it takes all rows at once."""
     if callable(said):
         rule = getattr(said, "__name__", said)
         try:
@@ -256,10 +250,7 @@ def is_registered(op: Op) -> bool:
 def shardings_of(node: Apply) -> tuple[Sharding, ...] | None:
     """Return in which ways a node can be computed part by part.
 
-    Returns
-    -------
-    tuple of Sharding, or None
-        None if nothing is said of its Op; empty if it takes all rows at once.
+    None if nothing is said of its Op; none at all if it takes all rows at once.
     """
     key = _key_of(node.op)
     return None if key is None else shardings_for(said_of[key], node)

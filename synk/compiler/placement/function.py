@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytensor.tensor as pt
@@ -22,201 +22,188 @@ from pytensor.tensor.type import DenseTensorType
 from ...draws import Passed
 from ...user_frames import hand_on_line, made_in
 from ..as_written import has_words
-from ..domain import Partial, Refused, Sharded, Value, is_replicated
+from ..domain import Partial, Refused, Sharded, Value
 from ..lengths import remembered
 from ..proof import are_rows, ops_of, rows_of
 from ..rules.base import is_stream
-from ..spec import Asked, Need, Taker
+from ..spec import Need, PlacedSpec, Taker
 from .local_statistics import OwnStatistics
 from .nodes import CallVariables
 from .placer import Placer, is_users
-from .row_draws import RowDraw, RowDraws, drawn_for_rows
+from .row_draws import RowDraws, drawn_for_rows
 from .streams import CommonStream, Streams
 from .whole import Whole
 
 
 @dataclass
-class Placed:
-    """Graphs with the reductions that they need.
+class Known:
+    """What is known of the values of a graph while it is settled."""
 
-    Attributes
-    ----------
-    outputs : list of Variable
-    updates : list of Variable
-        New values; each is the serial one, where that could be had.
-    call_variables : list of Variable
-        What of `CallVariables` they take.
-    call : CallVariables
-    collectives : list of Variable
-        The results of the all-reduces and gathers that were inserted.
-    repeated : list of Apply
-        What every rank computes from all rows, of the user's graph or made of it.
-    values : dict of Variable to Value
-        What the variables are that have been placed, and what was tried on the way.
-    asserted : dict of Variable to Value
-        What of that is known by how it was made, and no rule can tell.
-    own : list of Variable
-        Statistics of a rank's own rows that meet these again.
-    needs : dict of Variable to Need
-        Why each collective was inserted.
-    nodes : list of Apply
-        In the order in which they are computed.
-    written : list of Apply
-        Those of the user's graph, likewise.
-    streams : list of CommonStream
-        The random streams that all ranks have alike; they take the place of variables
-        of the user's.
-    drawn : dict of Variable to Variable
-        Of what is left as it is written, draws for rows, and what stands for them.
-    row_draws : list of RowDraw
-        All draws for rows.
-    apart : list of Variable or None
-        What is drawn for rows, if all that is drawn can be before anything is computed
-        of rows.
-    """
-
-    outputs: list[Variable]
-    updates: list[Variable]
-    call: CallVariables
     values: dict[Variable, Value]
-    call_variables: list[Variable] = field(default_factory=list)
-    collectives: list[Variable] = field(default_factory=list)
-    repeated: list[Apply] = field(default_factory=list)
-    asserted: dict[Variable, Value] = field(default_factory=dict)
-    own: list[Variable] = field(default_factory=list)
-    needs: dict[Variable, Need] = field(default_factory=dict)
+    """Of what was placed, and tried on the way, by what the rules say of it."""
     nodes: list[Apply] = field(default_factory=list)
+    """In the order of computation."""
     written: list[Apply] = field(default_factory=list)
-    streams: list[CommonStream] = field(default_factory=list)
-    drawn: dict[Variable, Variable] = field(default_factory=dict)
-    row_draws: list[RowDraw] = field(default_factory=list)
-    apart: list[Variable] | None = None
+    """Those of the script's in place of which others were placed."""
+    of_rows: set[Variable] = field(default_factory=set)
+    """What follows from a rank's rows."""
 
 
-def place(
-    asked: Asked,
-    outputs: Sequence[Variable],
-    updates: Sequence[tuple[SharedVariable, Variable]],
-    left: Sequence[Variable] = (),
-) -> Placed:
-    """Place the reductions of a function.
+def place(spec: PlacedSpec) -> tuple[PlacedSpec, Known]:
+    """Put in the reductions that the serial numbers need.
 
-    Parameters
-    ----------
-    asked : Asked
-        The function.
-    outputs : sequence of Variable
-        Of its outputs, and of its updates, those that are to be placed.
-    updates : sequence of (SharedVariable, Variable)
-    left : sequence of Variable
-        What else the function computes, as it is written.
-
-    Notes
-    -----
-    What stabilises a graph, as the logarithm of a sum of exponentials, PyTensor sees in
-    one piece only. Where a reduction cuts one, that is done before.
+    What the user has named an op for stays as it is. What stabilises a graph, as the
+    logarithm of a sum of exponentials, PyTensor sees in one piece only. Where a
+    reduction cuts one, that is done before.
     """
-    graph = [*outputs, *(new for _, new in updates)]
+    graph = [var for i, var in enumerate(spec.outputs) if i not in spec.left_outputs]
+    pairs = [pair for i, pair in enumerate(spec.updates) if i not in spec.left_updates]
+    graph += [new for _, new in pairs]
     written = io_toposort([], graph)
-    given = asked, outputs, updates, left
-    made = _placed(*given, graph, written)
-    if made.collectives and any(map(_may_overflow, written)):
+    placed, known = _Placing(spec, written, graph).done()
+    if placed.needs and any(map(_may_overflow, written)):
         stable = stabilised(graph)
-        made = _placed(*given, stable, io_toposort([], stable))
-    made.written = written
-    return made
+        placed, known = _Placing(spec, io_toposort([], stable), stable).done()
+    known.written = written
+    return placed, known
 
 
-def _placed(
-    asked: Asked,
-    outputs: Sequence[Variable],
-    updates: Sequence[tuple[SharedVariable, Variable]],
-    left: Sequence[Variable],
-    graph: list[Variable],
-    nodes: list[Apply],
-) -> Placed:
-    """Place the reductions of a graph, which may be a copy of the user's."""
-    call = CallVariables.new()
-    known = rows_of(asked.counted, asked.others)
-    rows = [*asked.counted, *asked.others]
-    whole = Whole(rows, known, call, has_words(nodes))
-    own = OwnStatistics(whole, asked.keeps_statistics)
-    reduced = [var for node in nodes if is_users(node) for var in node.outputs]
-    left, drawn, draws = [*left, *reduced], list[Variable](), None
-    if not asked.has_own_streams:
-        draws, drawn = RowDraws(whole, asked.are_compiled), drawn_for_rows(left, known)
-    if drawn:
-        left = clone_replace(left, {var: var.type() for var in drawn})
-    placer = Placer(whole, own, streams := Streams(whole, left, draws))
-    with remembered(asked.counted):
-        placer.draw(drawn)
-        found = placer.place(graph)
-        n = len(outputs)
-        made = [
-            _combinable(var, plain, whole)
-            for var, plain in zip(found[:n], graph[:n], strict=True)
+class _Placing:
+    """Places a graph, which may be a copy of the user's, in a function."""
+
+    def __init__(
+        self, spec: PlacedSpec, nodes: list[Apply], graph: list[Variable]
+    ) -> None:
+        self.spec, self.plain = spec, graph
+        self.outputs, self.updates = list(spec.outputs), list(spec.updates)
+        self.which = [i for i in range(len(self.outputs)) if i not in spec.left_outputs]
+        self.of_which = [
+            i for i in range(len(self.updates)) if i not in spec.left_updates
         ]
-        news = [
-            streams.of_update(written, plain)
-            if is_stream(shared)
-            else _serial(shared, new, plain, whole, in_parts=shared in asked.sliceable)
-            for (shared, written), new, plain in zip(
-                updates, found[n:], graph[n:], strict=True
-            )
-        ]
-    shareds = [shared for shared, _ in updates]
-    placed = Placed(made, news, call, whole.values, asserted=whole.asserted)
-    tensors = [new for new in news if not is_stream(new)]
-    plain_updates = zip(shareds, graph[n:], strict=True)
-    placed.drawn = placer.drawn
-    drawn = list(placed.drawn.values())
-    placed.streams = streams.commons(plain_updates, [*made, *tensors, *drawn])
-    used = _tell(placed, whole, own, placer, outputs, shareds)
-    if draws is not None:
-        in_use = [pair for pair in draws.placed if pair[0] in used]
-        placed.row_draws = [draw for _, draw in in_use]
+        known = rows_of(spec.counted, spec.others)
+        call, rows = CallVariables.new(), [*spec.counted, *spec.others]
+        self.whole = Whole(rows, known, call, has_words(nodes))
+        self.own = OwnStatistics(self.whole, spec.keeps_statistics)
+        left = [var for node in nodes if is_users(node) for var in node.outputs]
+        left = [*self._left(), *left]
+        self.draws: RowDraws | None = None
+        self.drawn: list[Variable] = []
+        if not spec.has_own_streams:
+            self.draws = RowDraws(self.whole, spec.are_compiled)
+            self.drawn = drawn_for_rows(left, known)
+        if self.drawn:
+            left = clone_replace(left, {var: var.type() for var in self.drawn})
+        self.streams = Streams(self.whole, left, self.draws)
+        self.placer = Placer(self.whole, self.own, self.streams)
+
+    def _left(self) -> list[Variable]:
+        """Return what else the function computes, as it is written."""
+        news = [self.updates[i][1] for i in self.spec.left_updates]
+        return [*(self.outputs[i] for i in self.spec.left_outputs), *news]
+
+    def done(self) -> tuple[PlacedSpec, Known]:
+        """Return the function with what is placed, and what is known of that."""
+        with remembered(self.spec.counted):
+            self._place()
+        drawn = self.placer.drawn
+        tensors = [new for new in self._news() if not is_stream(new)]
+        made = [self.outputs[i] for i in self.which]
+        plain = zip(self._shareds(), self.plain[len(self.which) :], strict=True)
+        streams = self.streams.commons(plain, [*made, *tensors, *drawn.values()])
+        states = [stream.new for stream in streams if stream.new is not None]
+        graph = [*made, *self._news(), *states, *drawn.values()]
+        nodes = io_toposort([], graph)
+        used = {var for node in nodes for var in (*node.inputs, *node.outputs)}
+        spec = self._spec(nodes, used.union(graph), streams)
+        return spec, Known(self.whole.values, nodes)
+
+    def _shareds(self) -> list[SharedVariable]:
+        return [self.updates[i][0] for i in self.of_which]
+
+    def _news(self) -> list[Variable]:
+        return [self.updates[i][1] for i in self.of_which]
+
+    def _place(self) -> None:
+        self.placer.draw(self.drawn)
+        found = self.placer.place(self.plain)
+        pairs = list(zip(found, self.plain, strict=True))
+        n = len(self.which)
+        for i, pair in zip(self.which, pairs[:n], strict=True):
+            self.outputs[i] = _combinable(*pair, self.whole)
+        for i, (new, plain) in zip(self.of_which, pairs[n:], strict=True):
+            shared, written = self.updates[i]
+            if is_stream(shared):
+                new = self.streams.of_update(written, plain)
+            else:
+                in_parts = shared in self.spec.sliceable
+                new = _serial(shared, new, plain, self.whole, in_parts)
+            self.updates[i] = shared, new
+        if self.placer.drawn:
+            left = iter(clone_replace(self._left(), self.placer.drawn))
+            for i in self.spec.left_outputs:
+                self.outputs[i] = next(left)
+            for i in self.spec.left_updates:
+                self.updates[i] = self.updates[i][0], next(left)
+
+    def _spec(
+        self, nodes: list[Apply], used: set[Variable], streams: list[CommonStream]
+    ) -> PlacedSpec:
+        """Say of what was placed what of it is in use, and what it is for."""
+        whole, placer = self.whole, self.placer
+        updates = _with_streams(self.updates, streams)
+        more = len(updates) - len(self.updates)
+        spec = replace(
+            self.spec,
+            outputs=self.outputs,
+            updates=updates,
+            update_ops=[*self.spec.update_ops, *[None] * more],
+            streams=streams,
+            call=whole.call,
+            call_variables=[var for var in whole.call.variables() if var in used],
+            asserted=whole.asserted,
+            needs=needs(
+                {var: whole.was_alike(var) for var in whole.inserted if var in used},
+                placer.users(),
+                nodes,
+                [(self.outputs[i], self.spec.outputs[i]) for i in self.which],
+                list(zip(self._news(), self._shareds(), strict=True)),
+            ),
+            repeated=[
+                node for node, made in placer.repeated if not used.isdisjoint(made)
+            ],
+            own_statistics=[var for var in self.own.met if var in used],
+        )
+        if self.draws is None:
+            return spec
+        in_use = [pair for pair in self.draws.placed if pair[0] in used]
         apart = [var for var, draw in in_use if draw.is_apart]
-        if all(_is_drawn_first(node, apart, whole) for node in placed.nodes):
-            placed.apart = apart
-    return placed
+        is_first = all(_is_drawn_first(node, apart, whole) for node in nodes)
+        return replace(
+            spec,
+            row_draws=[draw for _, draw in in_use],
+            apart=apart if is_first else None,
+        )
 
 
-def _tell(
-    placed: Placed,
-    whole: Whole,
-    own: OwnStatistics,
-    placer: Placer,
-    outputs: Sequence[Variable],
-    shareds: Sequence[SharedVariable],
-) -> set[Variable]:
-    """Say of what was placed what of it is in use, and what it is for.
+def _with_streams(
+    updates: list[tuple[SharedVariable, Variable]], streams: list[CommonStream]
+) -> list[tuple[SharedVariable, Variable]]:
+    """Have the streams updated that all ranks have alike.
 
-    Returns
-    -------
-    set of Variable
-        What is in use.
+    Each is in the place of the user's variable, or beside it if that is drawn from too.
     """
-    states = [stream.new for stream in placed.streams if stream.new is not None]
-    graph = [*placed.outputs, *placed.updates, *states, *placed.drawn.values()]
-    placed.nodes = io_toposort([], graph)
-    used = {
-        *graph,
-        *(var for node in placed.nodes for var in (*node.inputs, *node.outputs)),
-    }
-    placed.call_variables = [var for var in whole.call.variables() if var in used]
-    placed.collectives = [var for var in whole.inserted if var in used]
-    placed.repeated = [
-        node for node, made in placer.repeated if not used.isdisjoint(made)
-    ]
-    placed.own = [var for var in own.met if var in used]
-    placed.needs = needs(
-        {var: _was_alike(var, whole) for var in placed.collectives},
-        placer.users(),
-        placed.nodes,
-        list(zip(placed.outputs, outputs, strict=True)),
-        list(zip(placed.updates, shareds, strict=True)),
-    )
-    return used
+    places = {shared: i for i, (shared, _) in enumerate(updates)}
+    made = list(updates)
+    for stream in streams:
+        if stream.new is None:
+            continue
+        i = places[stream.source]
+        pair = stream.common, stream.new
+        if made[i][1] is stream.source:
+            made[i] = pair
+        else:
+            made.append(pair)
+    return made
 
 
 def _is_drawn_first(node: Apply, apart: list[Variable], whole: Whole) -> bool:
@@ -225,11 +212,6 @@ def _is_drawn_first(node: Apply, apart: list[Variable], whole: Whole) -> bool:
         return True
     of_rows = [var for var in node.outputs if var in whole.of_rows and var not in apart]
     return all(map(is_stream, of_rows))
-
-
-def _was_alike(var: Variable, whole: Whole) -> bool:
-    """Tell whether the ranks that have rows had a collective's result before it."""
-    return is_replicated(whole.value(var.owner.inputs[0]))  # type: ignore[union-attr]
 
 
 def _combinable(var: Variable, plain: Variable, whole: Whole) -> Variable:
@@ -285,20 +267,10 @@ def needs(
 ) -> dict[Variable, Need]:
     """Return for each collective what needs it.
 
-    Parameters
-    ----------
-    collectives : mapping of Variable to bool
-        The results of those that were placed, and whether all ranks that have rows had
-        the value before.
-    users : mapping of Variable to Variable
-        Of placed variables those of the user's graph that they stand for. What is made
-        between a collective and these, such as factors of n / N, is not the user's.
-    nodes : iterable of Apply
-        The placed graph, in the order in which it is computed.
-    outputs : sequence of (Variable, Variable)
-        As placed, and as the user has them.
-    updates : sequence of (Variable, Variable)
-        New values as placed, and the shared variables.
+    `collectives` tells of each whether all ranks that have rows had the value before,
+    and `users` which of the user's variables a placed one stands for. What is made
+    between a collective and these, such as factors of n / N, is not the user's. Outputs
+    and updates are as placed, each with the user's output or shared variable.
     """
     found: dict[Variable, Need] = {}
     # Of a variable the collectives that lead to it, with none of `users` between.
@@ -344,11 +316,7 @@ def stabilised(graph: Sequence[Variable]) -> list[Variable]:
     """
     copied: Any = FunctionGraph(outputs=list(graph), clone=True, copy_inputs=False)
     copied.attach_feature(_Lines())
-    rewrite_graph(
-        copied,
-        include=("canonicalize", "stabilize"),
-        exclude=_LATER,
-    )
+    rewrite_graph(copied, include=("canonicalize", "stabilize"), exclude=_LATER)
     _fix_lengths(copied)
     return list(copied.outputs)
 

@@ -8,33 +8,21 @@ more statistic, of which the ranks' mean is the function's value.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from pytensor.graph.basic import Apply, Variable
-from pytensor.graph.traversal import io_toposort
 
 from ...ops import Local, is_collective
-from ..domain import Count, Partial, Replicated, Sharded, Unknown, Value, is_replicated
-from ..rules.base import literal
-from ..walk import apply_rule, infer_nodes
+from ..domain import Count, Partial, Replicated, Sharded, Unknown, Value
+from ..walk import apply_rule, infer
 from .nodes import Nodes
 
 
 class OwnStatistics:
     """The statistics of one graph that stay a rank's own.
 
-    Parameters
-    ----------
-    whole : Nodes
-        Where placed variables are kept.
-    every : bool
-        Whether all sums that meet rows again are meant, and not only what is marked by
-        :func:`synk.ops.local`.
-
-    Attributes
-    ----------
-    met : list of Variable
-        Those that have met rows, placed.
+    With `every`, all sums that meet rows again are meant, and not only what is marked
+    by :func:`synk.ops.local`. `met` has those that have met rows, placed.
     """
 
     def __init__(self, whole: Nodes, every: bool) -> None:
@@ -68,12 +56,7 @@ class OwnStatistics:
     def taken(self, made: Apply, node: Apply) -> bool:
         """Take a node with statistics of the rank's own as it is, if that is meant.
 
-        Parameters
-        ----------
-        made : Apply
-            Of placed variables; its outputs are unknown.
-        node : Apply
-            The user's.
+        `made` is the node of placed variables, whose outputs are unknown.
         """
         whole = self._whole
         marked = [var for var in made.inputs if var in self._marked]
@@ -109,7 +92,7 @@ def meeting_rows(
     graph: Sequence[Variable], known: Mapping[Variable, Value]
 ) -> set[Variable]:
     """Return what of a graph meets rows further on, other than rows themselves."""
-    values = _Reading(known).of(graph)
+    values = infer(graph, known, rule=_read_as_own)
     meeting: set[Variable] = set()
     for var in reversed(list(values)):
         node = var.owner
@@ -120,55 +103,6 @@ def meeting_rows(
                 given for given in node.inputs if not isinstance(values[given], Sharded)
             )
     return meeting
-
-
-class _Reading:
-    """What variables would be if every statistic were a rank's own.
-
-    What is computed from statistics alone, and from what all ranks have, has no rows.
-    It waits until rows come in; where none do, as in a new parameter, it is not read.
-
-    Parameters
-    ----------
-    known : mapping of Variable to Value
-    """
-
-    def __init__(self, known: Mapping[Variable, Value]) -> None:
-        self._values = dict(known)
-        self._waiting: dict[Variable, Apply] = {}
-
-    def of(self, graph: Sequence[Variable]) -> dict[Variable, Value]:
-        """Return what is known, and the rest in the order in which it is computed."""
-        placed = [var for var in self._values if var.owner is not None]
-        for node in io_toposort(placed, list(graph)):
-            if all(map(self._has_no_rows, node.inputs)):
-                self._waiting.update(dict.fromkeys(node.outputs, node))
-            else:
-                self._read_all(node.inputs)
-                infer_nodes([node], self._values, rule=_read_as_own)
-        return self._values
-
-    def _has_no_rows(self, var: Variable) -> bool:
-        if var in self._waiting:
-            return True
-        value = self._values.get(var)
-        if value is None:
-            value = self._values[var] = literal(var)
-        return isinstance(value, Partial) or is_replicated(value)
-
-    def _read_all(self, variables: Iterable[Variable]) -> None:
-        todo = list(variables)
-        while todo:
-            node = self._waiting.get(todo[-1])
-            if node is None:
-                todo.pop()
-                continue
-            before = [var for var in node.inputs if var in self._waiting]
-            todo += before
-            if not before:
-                infer_nodes([node], self._values, rule=_read_as_own)
-                for var in node.outputs:
-                    del self._waiting[var]
 
 
 def _read_as_own(node: Apply, given: list[Value]) -> list[Value]:

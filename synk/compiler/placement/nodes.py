@@ -27,18 +27,8 @@ from ..walk import apply_rule
 class Nodes:
     """The placed variables of one graph, and what they are.
 
-    Parameters
-    ----------
-    rows : sequence of Variable
-        The inputs that are cut into rows.
-    known : dict of Variable to Value
-        What these are.
-    as_long : iterable of Variable
-        Inputs that are as long as all rows.
-
     Attributes
     ----------
-    values : dict of Variable to Value
     of_rows : set of Variable
         What is a function of a rank's own rows, and was not reduced.
     as_long : set of Variable

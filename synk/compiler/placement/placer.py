@@ -46,16 +46,9 @@ from .whole import Whole
 class Placer:
     """Places the reductions of a graph.
 
-    Parameters
-    ----------
-    whole : Whole
-        Where placed variables are kept.
-    own : OwnStatistics
-        What is not to be reduced, though an operation would need it whole.
-    streams : Streams
-        Where random draws are made from.
-    placed : iterable of Variable, optional
-        What of the graph is placed already.
+    `whole` keeps the placed variables, `own` tells what is not to be reduced, though an
+    operation would need it whole, and `streams` where draws are made from. What of the
+    graph is `placed` already stays.
     """
 
     def __init__(
@@ -327,17 +320,7 @@ _WAYS: dict[type[Op], Callable[[Placer, Apply], list[Variable]]] = {
 def forms(
     whole: Whole, node: Apply, inputs: Sequence[Variable]
 ) -> Iterator[list[Variable]]:
-    """Yield operands of a node in other forms, those first that cost least.
-
-    Parameters
-    ----------
-    whole : Whole
-        Where placed variables are kept.
-    node : Apply
-        The user's.
-    inputs : sequence of Variable
-        Its operands, placed.
-    """
+    """Yield operands of a node in other forms, those first that cost least."""
     values = [whole.value(var) for var in inputs]
     if any(isinstance(value, Unknown) for value in values):
         return

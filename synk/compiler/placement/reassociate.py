@@ -34,17 +34,7 @@ Term = tuple[list[Any], Any]
 def terms_of(whole: Nodes, node: Apply) -> list[Term] | None:
     """Take the sum of a node apart, if its rows then wait for fewer meetings.
 
-    Parameters
-    ----------
-    whole : Nodes
-        Where placed variables are kept.
-    node : Apply
-        A `Sum`, placed.
-
-    Returns
-    -------
-    list of (list of Variable, Variable), or None
-        The sums of the last of each, times the others, are to be added.
+    The sums of the last of each term, times its factors, are to be added.
     """
     (summed,) = node.inputs
     axes = _axes(node)

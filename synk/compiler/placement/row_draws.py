@@ -78,18 +78,8 @@ class RowDraw(NamedTuple):
 class RowDraws:
     """Places what is drawn for rows.
 
-    Parameters
-    ----------
-    whole : Whole
-        Where placed variables are kept.
-    are_compiled : bool
-        Whether the function is compiled as a whole, by numba or JAX: these toss each
-        coin with one number.
-
-    Attributes
-    ----------
-    placed : list of (Variable, RowDraw)
-        What was placed, and what a script is told of it.
+    `are_compiled` says that the function is compiled as a whole, by numba or JAX: these
+    toss each coin with one number. `placed` has what was placed, for explanations.
     """
 
     def __init__(self, whole: Whole, are_compiled: bool) -> None:
@@ -99,23 +89,8 @@ class RowDraws:
     def place(self, node: Apply, inputs: Sequence[Variable]) -> list[Variable] | None:
         """Return what stands for draws for rows; None if there are none.
 
-        Parameters
-        ----------
-        node : Apply
-            Of a random variable or a scan, in the user's graph.
-        inputs : sequence of Variable
-            The operands, placed; streams as all ranks have them.
-
-        Returns
-        -------
-        list of Variable, or None
-            The node's outputs: new states of the common streams, and what is drawn for
-            this rank's rows, or follows from that.
-
-        Raises
-        ------
-        Refused
-            If it is not understood.
+        The operands are placed, with streams as all ranks have them. The outputs are
+        new states of these, and what is drawn for this rank's rows or follows from it.
         """
         whole = self._whole
         values = [OwnStream() if is_stream(v) else whole.value(v) for v in inputs]

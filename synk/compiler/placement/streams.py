@@ -65,15 +65,9 @@ class CommonStream:
 class Streams:
     """The random streams of one graph.
 
-    Parameters
-    ----------
-    whole : Whole
-        Where it is noted that common streams are the same on every rank.
-    left : iterable of Variable
-        What is left as it is written: each rank draws it from its own stream.
-    draws : RowDraws, optional
-        By which draws for rows are those of the serial run, from common streams. Else
-        each rank draws them from its own.
+    What is `left` as it is written each rank draws from its own stream. By `draws`,
+    draws for rows are those of the serial run, from common streams; without, each rank
+    draws them from its own.
     """
 
     def __init__(
@@ -203,13 +197,9 @@ class Streams:
     # -- graphs within a node
 
     def within(self, node: Apply, inputs: Sequence[Variable]) -> Streams:
-        """Return the streams of the graph that a node of the user's graph is made of.
+        """Return the streams of the graph that a node is made of.
 
-        Parameters
-        ----------
-        node : Apply
-        inputs : sequence of Variable
-            Its operands, placed, with the ranks' own streams.
+        The operands are placed, with the ranks' own streams.
         """
         found = Streams(self._whole, draws=self._draws)
         for new, old in zip(inputs, node.inputs, strict=True):
@@ -232,11 +222,6 @@ class Streams:
 
         That of a stream of which draws are left to the ranks is as it is written: they
         are among those that lead to it.
-
-        Parameters
-        ----------
-        written, stable : Variable
-            The user's, as it was and as it was placed.
         """
         if not self._left.isdisjoint(own_streams([written])):
             return written
@@ -249,12 +234,7 @@ class Streams:
     ) -> list[CommonStream]:
         """Return the common streams of a function.
 
-        Parameters
-        ----------
-        updates : iterable of (SharedVariable, Variable)
-            Those of the user's.
-        graph : iterable of Variable
-            The outputs, and new values that are no streams, as placed.
+        By the user's updates, and the placed outputs and new values but for streams.
         """
         news: dict[SharedVariable, Variable] = {}
         for source, plain in updates:

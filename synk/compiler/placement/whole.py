@@ -46,15 +46,8 @@ from .reassociate import is_sum, spread, squared_difference, terms_of, without_a
 class Whole(Nodes):
     """The placed variables of one graph, and their whole values.
 
-    Parameters
-    ----------
-    rows : sequence of Variable
-        The inputs that are cut into rows. Ranks are weighed by those of the first.
-    known : dict of Variable to Value
-        What these are.
-    call : CallVariables
-    has_words : bool
-        Whether the user has said in the graph which rows are to be where.
+    Ranks are weighed by the first of the inputs that are cut into rows. `has_words`
+    says that the user has written which rows are to be where.
 
     Attributes
     ----------
@@ -92,16 +85,8 @@ class Whole(Nodes):
     def whole(self, var: Variable, by: AllReduce | None = None) -> Variable:
         """Return what the serial run computes for a variable, on every rank.
 
-        Parameters
-        ----------
-        var : Variable
-        by : AllReduce, optional
-            The user's all-reduce of it: it stays in its place, by the op that is right.
-
-        Raises
-        ------
-        Refused
-            If that takes more than a reduction.
+        A user's all-reduce of it stays in its place, by the op that is right. Raises
+        `Refused` if it takes more than a reduction.
         """
         var = self.first_of(var)
         found = self._wholes.get(var)
@@ -258,6 +243,10 @@ class Whole(Nodes):
             self.inserted.append(found)
         return found
 
+    def was_alike(self, met: Any) -> bool:
+        """Tell whether the ranks that have rows had a collective's result before it."""
+        return is_replicated(self.value(met.owner.inputs[0]))
+
     def earlier(self, var: Variable) -> Variable | None:
         """Return the whole value by fewer meetings than before it and its own, if any.
 
@@ -370,13 +359,7 @@ class Whole(Nodes):
     # -- all rows, and this rank's of them
 
     def gathered(self, var: Variable) -> Variable:
-        """Return what the serial run computes, row-wise values included.
-
-        Raises
-        ------
-        Refused
-            If rows lie as they cannot be gathered.
-        """
+        """Return what the serial run computes, row-wise values included."""
         value = self.value(var)
         if isinstance(value, Position):
             return self._all_numbers(var, value)
@@ -414,11 +397,6 @@ class Whole(Nodes):
         """Return a variable of the user's graph as computed from all rows.
 
         Random draws for rows are those that the rows' ranks have made.
-
-        Raises
-        ------
-        Refused
-            If it depends on what is not known of all rows.
         """
         for row in self._rows:
             if row not in self._of_all:
@@ -477,11 +455,7 @@ class Whole(Nodes):
     def own_rows(self, var: Variable, like: Variable) -> Variable:
         """Return this rank's rows of what has one for each of all, if that is so.
 
-        Parameters
-        ----------
-        var : Variable
-            As long as the serial run's value of `like`.
-        like : Variable
+        That is so of what is as long as the serial run's value of `like`.
         """
         rows = self.value(like)
         if not isinstance(rows, Sharded) or rows.axis or rows.length != "n":
@@ -534,13 +508,7 @@ class Whole(Nodes):
     def own_part(self, var: Any, rows: Sharded, own: Any) -> Variable:
         """Return this rank's entries of what all ranks have: as many for each row.
 
-        Parameters
-        ----------
-        var : Variable
-        rows : Sharded
-            What the entries are.
-        own : Variable
-            How many entries this rank has along the axis.
+        There are `own` of them along the axis.
         """
         return self._part(var, rows, own, self.call.first * (own // self.n))
 

@@ -176,14 +176,7 @@ def _zero_in_copies(padder: Padder, node: Apply, index: Index, other: Value) -> 
 
 
 class _Arrays:
-    """Index arrays, broadcast against one another.
-
-    Attributes
-    ----------
-    ndim : int
-    rows : Rows or None
-        Where their rows are; the axis is counted from the last one.
-    """
+    """Index arrays, broadcast against one another."""
 
     def __init__(self, ndim: int, rows: Sharded | None) -> None:
         self.ndim, self.rows = ndim, rows

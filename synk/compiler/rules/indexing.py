@@ -37,12 +37,7 @@ Known = dict[Variable, Value]
 class Index:
     """An index with an entry for each axis of what is indexed.
 
-    Parameters
-    ----------
-    node : Apply
-    first : int
-        Position of the first input that belongs to the index.
-    values : list of Value
+    The inputs of a node from the `first` on belong to it.
     """
 
     def __init__(self, node: Apply, first: int, values: list[Value]) -> None:

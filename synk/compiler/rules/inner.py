@@ -139,22 +139,7 @@ class _State:
 
 
 class _Step:
-    """A step of a scan: its graph, and what it is given.
-
-    Parameters
-    ----------
-    op : Scan
-    inner, outputs : list of Variable
-        Of the graph.
-    values : list of Value
-        What the inputs of the scan are.
-
-    Attributes
-    ----------
-    known : dict of Variable to Value
-        What the graph's inputs are, but for the states.
-    states : list of _State
-    """
+    """A step of a scan: its graph, and what it is given."""
 
     def __init__(
         self,
@@ -259,25 +244,7 @@ def values_within(
     values: list[Value],
     rule: NodeRule | None = None,
 ) -> tuple[dict[Variable, Value], list[Value]]:
-    """Return what the variables of a scan's step are, at every step, and its outputs.
-
-    Parameters
-    ----------
-    node : Apply
-        Of the scan.
-    inner, outputs : list of Variable
-        Of its step; see `cloning.step_of`.
-    values : list of Value
-        What the inputs of the scan are.
-    rule : callable, optional
-        See `walk.infer`.
-
-    Returns
-    -------
-    found : dict of Variable to Value
-    results : list of Value
-        What the outputs of the scan are.
-    """
+    """Return what variables of a scan's step are, at every step, and its results."""
 
     def infer_step(known: dict[Variable, Value]) -> dict[Variable, Value]:
         found = infer(outputs, known, rule=rule)

@@ -157,18 +157,7 @@ _ADDS_AT: tuple[type, ...] = (IncSubtensor, *PUTTING)
 def wrapped(
     var: Variable, value: Value, node: Apply, values: Sequence[Value]
 ) -> str | None:
-    """Return why an equation does not hold of integers; None if it does.
-
-    Parameters
-    ----------
-    var : Variable
-        What a node computes.
-    value : Value
-        What it would be of numbers that do not wrap.
-    node : Apply
-    values : sequence of Value
-        Of its inputs.
-    """
+    """Return why an equation does not hold of integers; None if it does."""
     if is_integer(var) and _is_multiple(value) and not _is_small(var, value):
         return f"has {describe(value)} in integers, which may wrap around"
     if not _is_sum(value):
