@@ -62,20 +62,13 @@ Power = int | None
 
 @dataclass(frozen=True)
 class Replicated:
-    """The same on every rank, times n**power.
-
-    Attributes
-    ----------
-    power : int or None
-    exact : bool
-        With power 1: it is n itself, and not some multiple.
-    number : float or int, optional
-        What every element is, where the graph says so; of integers the exact one.
-    """
+    """The same on every rank, up to a power of the number of rows."""
 
     power: Power = 0
     exact: bool = False
+    """With power 1: it is n itself, and not some multiple."""
     number: float | int | None = None
+    """What every element is, where the graph says so; of integers the exact one."""
 
 
 REPLICATED = Replicated()
@@ -89,22 +82,15 @@ def constant(number: Any) -> Replicated:
 
 @dataclass(frozen=True)
 class Layout:
-    """How rows stand along their axis.
-
-    Attributes
-    ----------
-    blocks : Length
-        How often all rows come, each time a fixed number of entries of each.
-    reverse : bool
-        Whether the last rank's come first.
-    block : Length or None
-        How long each block is, if that is known. It follows from the blocks and the
-        axis's length, and tells of axes of equal length whether their blocks are equal.
-    """
+    """How rows stand along their axis."""
 
     blocks: Length = ONE
+    """How often all rows come, each time a fixed number of entries of each."""
     reverse: bool = False
+    """Whether the last rank's come first."""
     block: Length | None = field(default=None, compare=False)
+    """How long each block is, if that is known. It follows from the blocks and the
+    axis's length, and tells of axes of equal length whether their blocks are equal."""
 
     def agrees(self, other: Layout) -> bool:
         """Tell whether another axis, equally long, is known to have this layout."""
@@ -117,24 +103,16 @@ IN_ORDER = Layout()
 
 @dataclass(frozen=True)
 class Sharded:
-    """A value for each row, concatenated along an axis, times n**power.
-
-    Attributes
-    ----------
-    axis : int
-    power : int or None
-    length : {"n", "kn", "some", "?"}
-        The length of the axis: n, a multiple of n that is the same on every rank, the
-        number of those rows that a mask selects, or that of other rows than those that
-        ranks are weighed by.
-    layout : Layout or None
-        None if nothing differs along the axis, so that any layout is right.
-    """
+    """A value for each row, concatenated along an axis, times n**power."""
 
     axis: int
     power: Power = 0
     length: str = "n"
+    """Of the axis: "n"; "kn", a multiple that is the same on every rank; "some", the
+    number of those rows that a mask selects; or "?", that of other rows than those that
+    ranks are weighed by."""
     layout: Layout | None = IN_ORDER
+    """None if nothing differs along the axis, so that any layout is right."""
 
     @property
     def is_counted(self) -> bool:
@@ -164,20 +142,13 @@ class Listed:
 
 @dataclass(frozen=True)
 class Position:
-    """Numbers from 0 on, within each part, along an axis; other axes have length 1.
-
-    Attributes
-    ----------
-    axis : int
-    length : {"n", "kn"}
-        Whether these are the numbers of rows, or of entries of merged axes.
-    count : Length or None
-        How many there are; None if there are n.
-    """
+    """Numbers from 0 on, within each part, along an axis; other axes have length 1."""
 
     axis: int = 0
     length: str = "n"
+    """That of the numbers of rows, "n", or of entries of merged axes, "kn"."""
     count: Length | None = None
+    """How many there are; None if there are n."""
 
 
 @dataclass(frozen=True)
@@ -189,23 +160,15 @@ class Count:
 
 @dataclass(frozen=True)
 class Trail:
-    """Entries along axis 0, one for each row and `offset` more; all but one are alike.
-
-    Attributes
-    ----------
-    one : Value or None
-        What this one entry is; None if it may be anything.
-    rest : Value or None
-        What each of the others is.
-    offset : int
-    place : {"first", "last", "all"}
-        Where the one is; "all" if all entries are alike.
-    """
+    """Entries along axis 0, one a row and `offset` more; all but one are alike."""
 
     one: Value | None
+    """What this one entry is; None if it may be anything."""
     rest: Value | None
+    """What each of the others is."""
     offset: int
     place: str
+    """Where the one is, "first" or "last"; "all" if all entries are alike."""
 
 
 @dataclass(frozen=True)
@@ -218,23 +181,13 @@ class OwnStream:
 
 @dataclass(frozen=True)
 class Unknown:
-    """Not shown to be anything.
-
-    Attributes
-    ----------
-    op : str
-        The Op in the way.
-    variable : str
-        What it computes that is not understood.
-    why : str
-    made : str or None
-        The user's line that made it.
-    """
+    """What an Op computes, a variable, is not shown to be anything."""
 
     op: str
     variable: str
     why: str
     made: str | None = None
+    """The user's line that made it."""
 
     def __str__(self) -> str:
         if self.variable.startswith(self.op):
@@ -272,17 +225,16 @@ def describe(value: Value) -> str:
         if value.power == 1:
             return "the number of rows" if value.exact else "a multiple of their number"
         return "the same on every rank" + _scale(value.power)
-    if isinstance(value, Position):
-        return "row numbers, which start again on every rank"
-    if isinstance(value, Listed):
-        return "a shape that depends on the number of rows"
-    if isinstance(value, Count):
-        return "the number of rows and a constant"
-    if isinstance(value, Trail):
-        return "the states of a scan along the rows"
-    if isinstance(value, OwnStream):
-        return "a random stream of each rank's own"
-    return "unknown"
+    return _DESCRIBED.get(type(value), "unknown")
+
+
+_DESCRIBED: dict[type, str] = {
+    Position: "row numbers, which start again on every rank",
+    Listed: "a shape that depends on the number of rows",
+    Count: "the number of rows and a constant",
+    Trail: "the states of a scan along the rows",
+    OwnStream: "a random stream of each rank's own",
+}
 
 
 def _scale(power: Power) -> str:
@@ -408,22 +360,29 @@ def total(values: Sequence[Value]) -> Value:
     return _merge(values, added=True)
 
 
-def _merge(values: Sequence[Value], added: bool) -> Value:
+def _by_kind(
+    values: Sequence[Value],
+) -> tuple[Sharded | None, list[Partial], list[Replicated]]:
+    """Return what the rows of values are, which are partial, and which replicated."""
     if any(isinstance(value, (Position, Unknown)) for value in values):
         raise Refused(f"computes with {describe(Position())}")
     values = [unlisted(value) for value in values]
-    rows = align(values)
     partials = [value for value in values if isinstance(value, Partial)]
     replicated = [value for value in values if isinstance(value, Replicated)]
+    return align(values), partials, replicated
+
+
+def _merge(values: Sequence[Value], added: bool) -> Value:
+    rows, partials, replicated = _by_kind(values)
     if rows:
         if partials:
             raise Refused(f"combines single rows with {describe(partials[0])}")
+        values = [unlisted(value) for value in values]
         powers = [v.power for v in values if isinstance(v, (Sharded, Replicated))]
         return _with_power(rows, common_power(powers))
     if not partials:
         return Replicated(common_power([value.power for value in replicated]))
-    ops = {value.op for value in partials}
-    if len(ops) > 1:
+    if len({value.op for value in partials}) > 1:
         raise Refused(f"combines {describe(partials[0])} with {describe(partials[-1])}")
     op = partials[0].op
     if op == "sum":
@@ -440,15 +399,10 @@ def _merge(values: Sequence[Value], added: bool) -> Value:
 
 def product(values: Sequence[Value]) -> Value:
     """Return what a product of values is."""
-    if any(isinstance(value, (Position, Unknown)) for value in values):
-        raise Refused(f"computes with {describe(Position())}")
+    rows, partials, replicated = _by_kind(values)
     values = [unlisted(value) for value in values]
-    rows = align(values)
-    partials = [value for value in values if isinstance(value, Partial)]
-    replicated = [value for value in values if isinstance(value, Replicated)]
-    power = times(
-        *(v.power for v in values if isinstance(v, (Sharded, Replicated, Partial)))
-    )
+    scaled = [v for v in values if isinstance(v, (Sharded, Replicated, Partial))]
+    power = times(*(value.power for value in scaled))
     if rows and partials:
         raise Refused(f"multiplies single rows with {describe(partials[0])}")
     if rows:

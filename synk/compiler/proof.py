@@ -36,7 +36,6 @@ from .lengths import remembered
 from .rules import (  # noqa: F401  which have rules put in the table
     arrangement,
     elementwise,
-    index_arrays,
     indexing,
     inner,
     products,

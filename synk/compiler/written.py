@@ -19,7 +19,7 @@ from pytensor.tensor import subtensor as pts
 from pytensor.tensor.type import DenseTensorType
 
 from .rules.base import PUTTING
-from .rules.indexing import entries_of_index
+from .rules.index import entries_of_index
 
 _OPS = (pts.IncSubtensor, *PUTTING)
 

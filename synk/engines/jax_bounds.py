@@ -16,7 +16,7 @@ from pytensor.graph.traversal import io_toposort
 from pytensor.tensor import subtensor as pts
 
 from ..compiler.rules.base import PUTTING, TAKING
-from ..compiler.rules.indexing import entries_of_index
+from ..compiler.rules.index import entries_of_index
 from ..user_frames import where_made
 
 _READING = (pts.Subtensor, *TAKING)

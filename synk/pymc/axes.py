@@ -35,7 +35,7 @@ from ..compiler.cloning import step_of
 from ..compiler.domain import Refused
 from ..compiler.lengths import inferred_shapes
 from ..compiler.rules.base import PUTTING, TAKING
-from ..compiler.rules.indexing import entries_of_index
+from ..compiler.rules.index import entries_of_index
 
 Use = tuple[Apply, int]
 """A constant, as an input of a node."""

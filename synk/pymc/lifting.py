@@ -29,7 +29,7 @@ from pytensor.tensor.subtensor import Subtensor
 from ..compiler.cloning import inlined
 from ..compiler.domain import Refused
 from ..compiler.rules.base import apart
-from ..compiler.rules.indexing import entries_of_index
+from ..compiler.rules.index import entries_of_index
 from .numbers import TAKING
 from .rebuilding import remade
 

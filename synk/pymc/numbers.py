@@ -16,7 +16,7 @@ from pytensor.tensor.elemwise import DimShuffle, Elemwise
 
 from ..compiler.domain import Refused
 from ..compiler.rules.base import TAKING
-from ..compiler.rules.indexing import entries_of_index
+from ..compiler.rules.index import entries_of_index
 
 
 def candidates(node: Apply) -> Iterator[tuple[int, int, int]]:

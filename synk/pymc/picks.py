@@ -21,7 +21,7 @@ from pytensor.tensor.math import Dot
 from pytensor.tensor.subtensor import Subtensor
 
 from ..compiler.domain import Refused
-from ..compiler.rules.indexing import entries_of_index
+from ..compiler.rules.index import entries_of_index
 from .numbers import TAKING
 from .rebuilding import rebuilt, remade
 

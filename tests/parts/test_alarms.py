@@ -34,7 +34,7 @@ from synk.compiler.proof import examine, ops_of
 from synk.compiler.rules import (
     arrangement,
     elementwise,
-    index_arrays,
+    index,
     indexing,
     products,
     rowscans,
@@ -87,13 +87,13 @@ RULES = [
     (domain, "common_power", largest_power, "rows"),
     (domain, "negated", lambda value: value, "rows"),
     (elementwise, "inverse", domain.unlisted, "rows"),
-    (indexing.Index, "is_all", lambda *args: True, "rows"),
+    (index.Index, "is_all", lambda *args: True, "rows"),
     (products, "fold", lambda op, rows: Sharded(0, rows.power), "rows"),
     (arrangement, "_blocks", lambda *args: domain.IN_ORDER, "loops"),
     (domain, "align", in_one_layout, "loops"),
     (rowscans, "_terms", any_terms, "loops"),
     (domain.Layout, "agrees", same_direction, "counted"),
-    (index_arrays, "_takes_all", lambda *args: True, "counted"),
+    (index, "_takes_all", lambda *args: True, "counted"),
 ]
 
 
@@ -159,7 +159,7 @@ def as_they_lie(self, rows):
 
 WRONG = [
     (Padder, "masked", not_masked, "rows"),
-    (index_arrays, "_zero_in_copies", not_zero, "rows"),
+    (indexing, "_zero_in_copies", not_zero, "rows"),
     (shapes, "_real_length", lambda padder, new, axis: new.shape[axis], "rows"),
     (Padder, "_lies", as_they_lie, "loops"),
 ]

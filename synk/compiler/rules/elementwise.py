@@ -108,20 +108,19 @@ def _number(node: Apply, values: list[Value]) -> Value | None:
 
 def _entrywise(node: Apply, values: list[Value], scalar_rule: ScalarRule) -> Value:
     n = node.outputs[0].type.shape[0]
+    lengths = {len(value.entries) for value in values if isinstance(value, Listed)}
+    if not lengths <= {1, n}:
+        raise Refused("combines shapes of different lengths")
     entries: list[Value] = []
     for i in range(n):
-        row = []
-        for value in values:
-            if isinstance(value, Listed):
-                if len(value.entries) not in (1, n):
-                    raise Refused("combines shapes of different lengths")
-                value = value.entries[i % len(value.entries)]
-            row.append(value)
-        unknown = [value for value in row if isinstance(value, Unknown)]
-        if unknown:
-            entries.append(unknown[0])
-        else:
-            entries.append(_count(node, row) or _ruled(scalar_rule, node, row))
+        row = [
+            value.entries[i % len(value.entries)]
+            if isinstance(value, Listed)
+            else value
+            for value in values
+        ]
+        unknown = next((value for value in row if isinstance(value, Unknown)), None)
+        entries.append(unknown or _count(node, row) or _ruled(scalar_rule, node, row))
     return Listed(tuple(entries))
 
 
@@ -165,28 +164,17 @@ def _increasing(node: Apply, values: list[Value]) -> Value:
 
 
 def _add(node: Apply, values: list[Value]) -> Value:
-    if (found := _counted(node, values)) is not None:
-        return found
+    if not node.outputs[0].type.ndim and (found := _count(node, values)) is not None:
+        return found  # the number of rows plus one, or less one
     _refuse_short(node, values)
+    if isinstance(node.op.scalar_op, ps.Sub):
+        _refuse_unsigned(node, values)
+        values = [values[0], negated(unlisted(values[1]))]
     return total(values)
 
 
-def _sub(node: Apply, values: list[Value]) -> Value:
-    first, second = values
-    if (found := _counted(node, values)) is not None:
-        return found
-    _refuse_short(node, values)
-    _refuse_unsigned(node, values)
-    return total([first, negated(unlisted(second))])
-
-
-def _counted(node: Apply, values: list[Value]) -> Value | None:
-    """Recognise the number of rows plus one, and less one."""
-    return None if node.outputs[0].type.ndim else _count(node, values)
-
-
 def _count(node: Apply, values: list[Value]) -> Value | None:
-    """Recognise these in one entry of a shape, or in a number."""
+    """Return the number of rows and a constant, None of anything else."""
     out = node.outputs[0]
     if out.type.numpy_dtype.kind != "i" or is_short(out):
         return None
@@ -231,12 +219,8 @@ def _mul(node: Apply, values: list[Value]) -> Value:
 
 
 def _true_div(node: Apply, values: list[Value]) -> Value:
-    first, second = values
-    return product([first, inverse(second)])
-
-
-def _reciprocal(node: Apply, values: list[Value]) -> Value:
-    return inverse(values[0])
+    *above, below = values
+    return product([*above, inverse(below)])
 
 
 def _second(node: Apply, values: list[Value]) -> Value:
@@ -317,10 +301,15 @@ def _cast_number(value: Value, target: np.dtype) -> Value:
     return constant(number)
 
 
-def _extremes(op: ReduceOp) -> ScalarRule:
-    """Return the rule for the larger, or the smaller, of two values."""
+def _extremes(op: ReduceOp, of_bools: bool = False) -> ScalarRule:
+    """Return the rule for the larger, or the smaller, of two values.
+
+    Of bools, these are `or` and `and`.
+    """
 
     def extreme(node: Apply, values: list[Value]) -> Value:
+        if of_bools and node.outputs[0].type.dtype != "bool":
+            return independent(values)
         values = [unlisted(value) for value in values]
         if all(isinstance(value, Replicated) and value.exact for value in values):
             return values[0]  # n and n again
@@ -329,18 +318,6 @@ def _extremes(op: ReduceOp) -> ScalarRule:
         return independent(values)
 
     return extreme
-
-
-def _logical(op: ReduceOp) -> ScalarRule:
-    """Return the rule for `or` and `and`: of bools, the maximum and minimum."""
-    extreme = _extremes(op)
-
-    def logical(node: Apply, values: list[Value]) -> Value:
-        if node.outputs[0].type.dtype == "bool":
-            return extreme(node, values)
-        return independent(values)
-
-    return logical
 
 
 def _invert(node: Apply, values: list[Value]) -> Value:
@@ -358,10 +335,6 @@ def _linear(node: Apply, values: list[Value]) -> Value:
     if isinstance(value, Partial) and value.op == "sum":
         return value
     return independent(values)
-
-
-def _identity(node: Apply, values: list[Value]) -> Value:
-    return values[0]
 
 
 def _abs(node: Apply, values: list[Value]) -> Value:
@@ -405,28 +378,28 @@ def _real_or_conj(node: Apply, values: list[Value]) -> Value:
 
 _SCALAR: dict[type, ScalarRule] = {
     ps.Add: _add,
-    ps.Sub: _sub,
+    ps.Sub: _add,
     ps.Neg: _neg,
     ps.Mul: _mul,
     ps.TrueDiv: _true_div,
-    ps.Reciprocal: _reciprocal,
+    ps.Reciprocal: _true_div,
     ps.Second: _second,
     ps.Switch: _switch,
     ps.Cast: _cast,
-    ps.Identity: _identity,
+    ps.Identity: lambda node, values: values[0],
     ps.Abs: _abs,
     ps.Sqr: _sqr,
     ps.Pow: _pow,
     ps.ScalarMaximum: _extremes("max"),
     ps.ScalarMinimum: _extremes("min"),
-    ps.OR: _logical("max"),
-    ps.AND: _logical("min"),
+    ps.OR: _extremes("max", of_bools=True),
+    ps.AND: _extremes("min", of_bools=True),
     ps.Invert: _invert,
     ps.Real: _real_or_conj,
     ps.Imag: _real_or_conj,
     ps.Conj: _linear,
 }
-_COMPUTING = (_add, _sub, _neg, _mul)
+_COMPUTING = (_add, _neg, _mul)
 """What may give more than the dtype holds."""
 
 
