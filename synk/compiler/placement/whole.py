@@ -379,18 +379,16 @@ class Whole(Nodes):
         if node is not None and isinstance(node.op, DimShuffle):
             # The rows of an input need no meeting, and those of x and x.T are the same.
             return self.anew(var, [self.gathered(node.inputs[0])])
-        var = self.scaled(var, -(value.power or 0))
-        others = [i for i in range(var.type.ndim) if i != value.axis]
-        first = var.dimshuffle([value.axis, *others]) if value.axis else var
+        first: Any = self.scaled(var, -(value.power or 0))
+        if value.axis:
+            first = pt.moveaxis(first, value.axis, 0)
         if not value.in_order:
             first = first[::-1]
         made = self._met(AllGather(), self.of(first))
         if not value.in_order:
             made = made[::-1]
         if value.axis:
-            order = list(range(1, var.type.ndim))
-            order.insert(value.axis, 0)
-            made = made.dimshuffle(order)
+            made = pt.moveaxis(made, 0, value.axis)
         return self.of(made)
 
     def of_all_rows(self, var: Variable) -> Variable:

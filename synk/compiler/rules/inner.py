@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import pytensor.tensor as pt
 from pytensor.compile.builders import OpFromGraph
@@ -33,7 +33,7 @@ from ..lengths import Length, Symbol, size, value_of
 from ..padded import Made, Padder, is_padded, plain
 from ..walk import NodeRule, infer
 from .base import name, op_name
-from .rowscans import check_stacked, over_rows
+from .rowscans import carried, check_stacked, over_rows
 
 try:
     from pytensor.conditional.op import IfElse
@@ -129,17 +129,8 @@ def choice_of_real(padder: Padder, node: Apply, values: list[Value]) -> Made:
     return Made(made, if_else(node, given))
 
 
-@dataclass
-class _State:
-    """A value that a scan carries from step to step, in a buffer along axis 0."""
-
-    value: Value
-    taps: list[Variable]
-    news: list[Variable]
-
-
 class _Step:
-    """A step of a scan: its graph, and what it is given."""
+    """A step of a scan: its graph, and what is known of what it takes."""
 
     def __init__(
         self,
@@ -154,45 +145,12 @@ class _Step:
             self.known[var] = _inside(value)
         others = zip(op.inner_non_seqs(inner), op.outer_non_seqs(values), strict=True)
         self.known.update(others)
-        self.states: list[_State] = []
-        self._add_states(inner, values)
-
-    def _add_states(self, inner: list[Variable], values: list[Value]) -> None:
-        op, outputs, info = self.op, self.outputs, self.op.info
-        self._add(
-            map(_inside, op.outer_mitmot(values)),
-            op.inner_mitmot(inner),
-            op.inner_mitmot_outs(outputs),
-            map(len, info.mit_mot_in_slices),
-            map(len, info.mit_mot_out_slices),
-        )
-        self._add(
-            map(_inside, op.outer_mitsot(values)),
-            op.inner_mitsot(inner),
-            op.inner_mitsot_outs(outputs),
-            map(len, info.mit_sot_in_slices),
-            [1] * info.n_mit_sot,
-        )
-        ones = [1] * info.n_sit_sot
-        taps, news = op.inner_sitsot(inner), op.inner_sitsot_outs(outputs)
-        self._add(map(_inside, op.outer_sitsot(values)), taps, news, ones, ones)
-        ones = [1] * info.n_untraced_sit_sot
-        taps = op.inner_untraced_sit_sot(inner)
-        news = op.inner_untraced_sit_sot_outs(outputs)
-        self._add(op.outer_untraced_sit_sot(values), taps, news, ones, ones)
-
-    def _add(
-        self,
-        initials: Iterable[Value],
-        taps: Iterable[Variable],
-        news: Iterable[Variable],
-        n_taps: Iterable[int],
-        n_news: Iterable[int],
-    ) -> None:
-        taps, news = iter(taps), iter(news)
-        for value, many, made in zip(initials, n_taps, n_news, strict=True):
-            tapped = [next(taps) for _ in range(many)]
-            self.states.append(_State(value, tapped, [next(news) for _ in range(made)]))
+        states = carried(op, inner, outputs, values)
+        self.n_traced = len(states) - op.info.n_untraced_sit_sot
+        self.states = [
+            state._replace(value=_inside(state.value)) if i < self.n_traced else state
+            for i, state in enumerate(states)
+        ]
 
     def settle(
         self, infer_step: Callable[[dict[Variable, Value]], dict[Variable, Value]]
@@ -202,23 +160,28 @@ class _Step:
             for state in self.states:
                 self.known.update(dict.fromkeys(state.taps, state.value))
             found = infer_step(self.known)
-            stays = True
-            for state in self.states:
-                value = _either([state.value, *(found[var] for var in state.news)])
-                stays = stays and value == state.value
-                state.value = value
-            if stays:
+            before, self.states = (
+                self.states,
+                [
+                    state._replace(
+                        value=_either(
+                            [state.value, *(found[var] for var in state.news)]
+                        )
+                    )
+                    for state in self.states
+                ],
+            )
+            if self.states == before:
                 return found
         raise Refused("carries a value that is something else at every step")
 
     def results(self, found: dict[Variable, Value]) -> list[Value]:
         """Return what the outputs of the scan are."""
-        stacked = [_outside(found[v]) for v in self.op.inner_nitsot_outs(self.outputs)]
-        n = len(self.states) - self.op.info.n_untraced_sit_sot
+        stacked = self.op.inner_nitsot_outs(self.outputs)
         return [
-            *(_outside(state.value) for state in self.states[:n]),
-            *stacked,
-            *(state.value for state in self.states[n:]),
+            *(_outside(state.value) for state in self.states[: self.n_traced]),
+            *(_outside(found[var]) for var in stacked),
+            *(state.value for state in self.states[self.n_traced :]),
         ]
 
 

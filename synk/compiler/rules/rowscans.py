@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from pytensor import scalar as ps
 from pytensor.graph.basic import Apply, Variable
@@ -74,12 +75,10 @@ def over_rows(node: Apply, values: list[Value]) -> list[Value]:
     inner = op.inner_inputs
     known: dict[Variable, Value] = {}
     layout = _sequences(op, values, known)
-    for var, value in zip(
-        op.inner_non_seqs(inner), op.outer_non_seqs(values), strict=True
-    ):
-        known[var] = (
-            value if not isinstance(value, Replicated) else Replicated(value.power)
-        )
+    others = zip(op.inner_non_seqs(inner), op.outer_non_seqs(values), strict=True)
+    for var, value in others:
+        is_alike = isinstance(value, Replicated)
+        known[var] = Replicated(value.power) if is_alike else value
     states = _states(op, values)
     for state in states:
         # Until it is shown to stay as it is.
@@ -133,29 +132,40 @@ def _sequences(
     return layout
 
 
+class Carried(NamedTuple):
+    """What a scan carries from step to step: a buffer, what a step reads and makes."""
+
+    value: Value
+    taps: list[Variable]
+    news: list[Variable]
+
+
+def carried(
+    op: Scan, inner: list[Variable], outputs: list[Variable], values: list[Value]
+) -> list[Carried]:
+    """Return what a scan carries, by its step and what its inputs are.
+
+    As PyTensor has them, mit-mot states come first, and those without a trace last.
+    """
+    maps = op.get_oinp_iinp_iout_oout_mappings()
+    found = []
+    for out, taken in sorted(maps["inner_inp_from_outer_out"].items()):
+        if taken:
+            value = values[maps["outer_inp_from_outer_out"][out]]
+            news = [outputs[i] for i in maps["inner_out_from_outer_out"][out]]
+            found.append(Carried(value, [inner[i] for i in taken], news))
+    return found
+
+
 def _states(op: Scan, values: list[Value]) -> list[_State]:
-    inner, outputs, info = op.inner_inputs, op.inner_outputs, op.info
-    states = []
-    taps, news = iter(op.inner_mitmot(inner)), iter(op.inner_mitmot_outs(outputs))
-    for value, read, written in zip(
-        op.outer_mitmot(values),
-        info.mit_mot_in_slices,
-        info.mit_mot_out_slices,
-        strict=True,
-    ):
-        if tuple(read) != (0, 1) or tuple(written) != (1,):
-            raise Refused("goes along the rows, from one to the next")
-        tap, given = next(taps), next(taps)
-        states.append(
-            _State(tap, next(news), first_of(value), (given, others_of(value)))
-        )
-    for tap, new, value in zip(
-        op.inner_sitsot(inner),
-        op.inner_sitsot_outs(outputs),
-        op.outer_sitsot(values),
-        strict=True,
-    ):
-        states.append(_State(tap, new, first_of(value), None))
+    info, states = op.info, []
+    slices = list(zip(info.mit_mot_in_slices, info.mit_mot_out_slices, strict=True))
+    if any(tuple(read) != (0, 1) or tuple(made) != (1,) for read, made in slices):
+        raise Refused("goes along the rows, from one to the next")
+    for value, taps, news in carried(op, op.inner_inputs, op.inner_outputs, values):
+        tap, *others = taps
+        given = (others[0], others_of(value)) if others else None
+        states.append(_State(tap, news[0], first_of(value), given))
     return states
 
 
