@@ -15,7 +15,7 @@ from ..ranks.context import RankContext
 from ..rules.centre import TURN
 from ..rules.rule import Rule
 from ..rules.simulate import Exchange
-from ..times.exchanges import ExchangeTimes
+from ..times.timing import ExchangeTimes
 
 
 class Parameters:

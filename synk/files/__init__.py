@@ -4,7 +4,7 @@ A thread reads the files of the next steps while ranks train.
 """
 
 from .make import arrays, images
-from .part import Part
+from .order import Part
 from .rows import Rows
 
 __all__ = ["Part", "Rows", "arrays", "images"]

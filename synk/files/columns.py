@@ -1,4 +1,4 @@
-"""How the rows of one input are made from arrays in files."""
+"""How the rows of one input are made from arrays in files: numbers, or images."""
 
 from __future__ import annotations
 
@@ -9,48 +9,33 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from .fill import fill
+from .order import DRAWS
 from .stored import Stored
 
 Source: TypeAlias = Stored | np.ndarray
 """Rows of one file: where they lie, or the array itself."""
 
-NOTHING = np.empty((0, 0, 0), np.float32)
+_NOTHING = np.empty((0, 0, 0), np.float32)
 
 
 class Column:
-    """Rows of numbers, as they are in the files.
+    """Rows of numbers, as they are in the files, of a shape and dtype.
 
-    Parameters
-    ----------
-    sources : sequence of Stored or numpy.ndarray
-        For each file.
-    dtype : dtype, optional
-        Of the rows; by default the files' own.
-
-    Attributes
-    ----------
-    shape : tuple of int
-        Of one row.
-    dtype : numpy.dtype
-
-    Raises
-    ------
-    TypeError
-        If the dtype would lose more than digits.
-    ValueError
-        If the rows of two files have not one shape and dtype.
+    There is a source for each file, and the dtype is by default theirs. It is a
+    TypeError if that would lose more than digits, and a ValueError if the rows of two
+    files have not one shape and dtype.
     """
 
     def __init__(self, sources: Sequence[Source], dtype: Any = None) -> None:
         first = sources[0]
-        self.dtype = native(first.dtype if dtype is None else np.dtype(dtype))
+        self.dtype = _native(first.dtype if dtype is None else np.dtype(dtype))
         self.shape = self._shape_of_rows(first)
         for source in sources:
             found = self._shape_of_rows(source), source.dtype
             if found != (self.shape, first.dtype):
                 raise ValueError(
-                    f"{place(source)}: rows are {found[1]} {found[0]}, and those of"
-                    f" {place(first)} {first.dtype} {self.shape}"
+                    f"{_place(source)}: rows are {found[1]} {found[0]}, and those of"
+                    f" {_place(first)} {first.dtype} {self.shape}"
                 )
         self._narrows = self._check_cast(first)
         self._sources: list[Source] = [
@@ -79,7 +64,7 @@ class Column:
         kinds = source.dtype.kind, self.dtype.kind
         if kinds[1] not in "biuf" or (kinds[0] == "f" != kinds[1]):
             raise TypeError(
-                f"{place(source)}: {source.dtype} cannot be {self.dtype} without loss"
+                f"{_place(source)}: {source.dtype} cannot be {self.dtype} without loss"
             )
         return kinds[1] in "biu" and not np.can_cast(source.dtype, self.dtype, "safe")
 
@@ -91,13 +76,7 @@ class Column:
         return source.dtype == self.dtype
 
     def array(self, file: int) -> np.ndarray:
-        """Return a file's rows as `fill` takes them.
-
-        Raises
-        ------
-        ValueError
-            If the file has changed, or has numbers that the dtype does not hold.
-        """
+        """Return a file's rows as `fill` takes them."""
         return self._as_bytes(np.ascontiguousarray(self._read(file), self.dtype))
 
     def _read(self, file: int) -> np.ndarray:
@@ -126,7 +105,7 @@ class Column:
         out: np.ndarray,
     ) -> None:
         """Write rows of arrays that `array` has returned; see `fill.fill`."""
-        fill(arrays, starts, rows, NOTHING, NOTHING, self._as_bytes(out))
+        fill(arrays, starts, rows, _NOTHING, _NOTHING, self._as_bytes(out))
 
     @staticmethod
     def _as_bytes(array: np.ndarray) -> np.ndarray:
@@ -143,16 +122,147 @@ class Column:
         return np.zeros((len(rows), 3), np.int64)
 
 
+class ImageColumn(Column):
+    """Images as they are trained on: of axes (channel, 0, 1), or (0, 1).
+
+    A part of each is taken, mirrored or not, from which a mean image is subtracted.
+
+    Parameters
+    ----------
+    layout : str
+        The files' axes: "b" is the image, "c" the channel, "0" and "1" the place in it.
+    mean, std : array_like, optional
+        What is subtracted, and then divided by: a number, one for each channel, or an
+        image.
+    crop : int or (int, int), optional
+        Size of the part that is taken; by default all.
+    mirror : bool
+        Whether half of them are mirrored, left to right.
+    is_random : bool
+        Whether part and mirroring are drawn; otherwise it is the part in the centre.
+    """
+
+    def __init__(
+        self,
+        sources: Sequence[Source],
+        dtype: Any,
+        layout: str,
+        mean: Any,
+        std: Any,
+        crop: int | tuple[int, int] | None,
+        mirror: bool,
+        is_random: bool,
+    ) -> None:
+        if sorted(layout) not in (sorted("bc01"), sorted("b01")):
+            raise ValueError(
+                f"layout must have 'b', '0', '1' and perhaps 'c', as 'c01b' has: got"
+                f" {layout!r}"
+            )
+        self._axes = [layout.index(axis) for axis in "bc01" if axis in layout]
+        if len(sources[0].shape) != len(layout):
+            raise ValueError(
+                f"layout {layout!r} is of {len(layout)} axes, and"
+                f" {_place(sources[0])} has an array of {sources[0].shape}"
+            )
+        super().__init__(sources, dtype)
+        self._whole = (1, *self.shape)[-3:]  # with an axis for the channel
+        height, width = self.shape[-2:]
+        lines, columns = (height, width) if crop is None else np.broadcast_to(crop, 2)
+        if not (1 <= lines <= height and 1 <= columns <= width):
+            raise ValueError(f"crop={crop} is no part of images of {height} x {width}")
+        self.shape = (*self.shape[:-2], int(lines), int(columns))
+        self._spare = height - int(lines), width - int(columns)
+        self._mirror, self._is_random = mirror, is_random
+        self._mean = self._std = _NOTHING
+        if mean is not None or std is not None:
+            if self.dtype.kind != "f":
+                raise TypeError(f"a mean or std is for floats: dtype is {self.dtype}")
+            self._mean = self._as_image("mean", 0 if mean is None else mean)
+            self._std = self._as_image("std", 1 if std is None else std)
+            if not self._std.all():
+                raise ValueError("std has zeros, by which nothing can be divided")
+
+    def _shape_of_rows(self, source: Source) -> tuple[int, ...]:
+        if len(source.shape) != len(self._axes):
+            return tuple(source.shape)
+        return tuple(source.shape[axis] for axis in self._axes[1:])
+
+    def rows_of(self, file: int) -> int:
+        """Return how many images a file has."""
+        return self._sources[file].shape[self._axes[0]]
+
+    def _as_image(self, name: str, value: Any) -> np.ndarray:
+        array = np.asarray(value, self.dtype)
+        if array.ndim == 1:
+            array = array[:, None, None]
+        try:
+            return np.ascontiguousarray(np.broadcast_to(array, self._whole))
+        except ValueError:
+            raise ValueError(
+                f"{name} has shape {np.shape(value)}, and images {self._whole}: it is a"
+                " number, one for each channel, or an image"
+            ) from None
+
+    def is_mapped(self, file: int) -> bool:
+        """Tell whether a file's array is there without reading it."""
+        source = self._sources[file]
+        is_there = getattr(source, "offset", 0) is not None and not self._narrows
+        return is_there and source.dtype == _native(source.dtype) != np.float16
+
+    def array(self, file: int) -> np.ndarray:
+        """Return a file's images as `fill` takes them: axes (image, channel, 0, 1)."""
+        found = self._read(file)
+        dtype = _native(found.dtype)
+        if dtype == np.float16:  # of which numba knows nothing
+            dtype = np.dtype(np.float32)
+        if dtype != found.dtype:
+            found = found.astype(dtype)  # in the same order
+        if dtype.kind == "b":  # spares a compilation
+            found = found.view(np.uint8)
+        images = found.transpose(self._axes)
+        return images if images.ndim == 4 else images[:, None]
+
+    def fill(
+        self,
+        arrays: Sequence[np.ndarray],
+        starts: np.ndarray,
+        rows: np.ndarray,
+        out: np.ndarray,
+    ) -> None:
+        """Write images of arrays that `array` has returned; see `fill.fill`."""
+        shape = len(out), self._whole[0], *self.shape[-2:]
+        fill(arrays, starts, rows, self._mean, self._std, out.reshape(shape))
+
+    def draw(self, rows: int, seed: int, epoch: int) -> np.ndarray | None:
+        """Return first line, first column and mirroring of all images in an epoch.
+
+        They follow from seed, epoch and the image's number alone. All places are as
+        likely as each other.
+        """
+        if not self._is_random:
+            return None
+        random = np.random.default_rng([seed, epoch, DRAWS])
+        limits = [*self._spare, int(self._mirror)]
+        return random.integers(0, limits, (rows, 3), np.int32, endpoint=True)
+
+    def picks(self, draws: np.ndarray | None, rows: np.ndarray) -> np.ndarray:
+        """Return first line, first column and mirroring of some images."""
+        if draws is not None:
+            return draws[rows]
+        top, left = (spare // 2 for spare in self._spare)
+        return np.broadcast_to(np.array([top, left, 0]), (len(rows), 3))
+
+
 def _limits(dtype: np.dtype) -> tuple[int, int]:
     limits = np.iinfo(dtype)
     return int(limits.min), int(limits.max)
 
 
-def native(dtype: np.dtype) -> np.dtype:
+def _native(dtype: np.dtype) -> np.dtype:
     """Return a dtype in this machine's order of bytes."""
     return dtype.newbyteorder("=")
 
 
-def place(source: Source) -> str:
+def _place(source: Source) -> str:
     """Return what messages call a source."""
     return source.path if isinstance(source, Stored) else "labels"

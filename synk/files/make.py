@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 
 from ..user_frames import entry
-from .columns import Column, Source
-from .image_column import ImageColumn
+from .columns import Column, ImageColumn, Source
 from .rows import Rows
 from .stored import Stored, files_of, stored_in
 

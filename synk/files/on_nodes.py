@@ -32,8 +32,7 @@ from ..ranks.to_nodes import CODECS, Codec, Encoder
 from ..user_frames import callers_level
 from ..variables.data import Data
 from .columns import Column
-from .order import batches_of_part, cut
-from .part import Part
+from .order import Part, batches_of_part
 from .rows import Rows, check_batch_size, new_reader, read_on_any_core
 from .stored import Stored
 
@@ -51,11 +50,6 @@ class Epoch(NamedTuple):
 
 class Reader:
     """What reads rows in the master of one machine.
-
-    Parameters
-    ----------
-    rows : Rows
-    here : Here
 
     Attributes
     ----------
@@ -88,16 +82,10 @@ class Reader:
     def begin(
         self, epoch: Epoch, low: int, high: int, out: Sequence[np.ndarray] | None
     ) -> None:
-        """Begin to read this machine's rows of a part.
+        """Begin to read this machine's rows of a part, of the epoch's order.
 
-        Parameters
-        ----------
-        epoch : Epoch
-        low, high : int
-            Where in the epoch's order the part begins and ends.
-        out : sequence of numpy.ndarray, optional
-            Where all rows of the part have a place. By default new `copies` are made,
-            of this machine's rows only.
+        In `out` all rows of the part have a place. By default new `copies` are made, of
+        this machine's rows only.
         """
         self.close()
         self.go_to(epoch)
@@ -256,64 +244,41 @@ def parts(rows: Rows, epoch: Epoch) -> Iterator[Part]:
     assert rows._known is not None
     _, number = rows._known
     assert number is not None
-    return _Parts(rows, number, epoch).through()
+    return _parts(rows, number, epoch)
 
 
-class _Parts:
-    """The parts of an epoch that all machines read."""
+def _parts(rows: Rows, number: int, epoch: Epoch) -> Iterator[Part]:
+    reader: Reader = SESSION.context.readers[number]
+    reader.go_to(epoch)
+    rooms: dict[int, tuple[Data, ...]] = {}
 
-    def __init__(self, rows: Rows, number: int, epoch: Epoch) -> None:
-        self._rows, self._number, self._epoch = rows, number, epoch
-        self._reader: Reader = SESSION.context.readers[number]
-        self._rooms: list[tuple[Data, ...]] = []
-
-    def through(self) -> Iterator[Part]:
-        """Return them one by one; while the script has one, the next is read."""
-        rows, epoch = self._rows, self._epoch
-        self._reader.go_to(epoch)
-        bounds = list(cut(self._reader.ends, epoch.batch_size))
-        try:
-            self._begin(0, *bounds[0])
-            for part, (low, high) in enumerate(bounds):
-                room = self._rooms[part % 2]
-                batches = batches_of_part(high - low, epoch.batch_size)
-                self._end(low, high, room, batches)
-                if part + 1 < len(bounds):
-                    self._begin(part + 1, *bounds[part + 1])
-                yield Part(batches, room)
-        finally:
-            self._reader.close()
-            for room in self._rooms:
-                _note(room, is_partial=False)
-            # Not if an interrupt came meanwhile: a thread may be writing there.
-            rows._spare += self._rooms
-
-    def _begin(self, part: int, low: int, high: int) -> None:
+    def begin(low: int, high: int, room: tuple[Data, ...]) -> None:
         """Have all machines begin to read a part."""
-        if part < 2:
-            self._rooms.append(self._rows._room(self._epoch.batch_size))
-        room = self._rooms[part % 2]
-        for array in room:
-            array.set_length(high - low)
-        told = self._number, self._epoch, low, high
-        mine = *told, [array.data for array in room]
-        SESSION.run(worker_begin, *told, None, mine=mine)
+        rooms[id(room)] = room
+        what = number, epoch, low, high
+        mine = *what, [array.data for array in room]
+        SESSION.run(worker_begin, *what, None, mine=mine)
 
-    def _end(
-        self, low: int, high: int, room: tuple[Data, ...], batches: list[slice]
-    ) -> None:
+    def end(low: int, high: int, room: tuple[Data, ...]) -> None:
         """Wait for all machines to have read a part."""
-        assert self._reader.part == (self._epoch, low, high), "not this part was read"
-        self._reader.wait()
+        assert reader.part == (epoch, low, high), "not this part was read"
+        reader.wait()
         windows = [array._window() for array in room]
         if any(state_of(window) is None for window in windows):
             # A child of the script may write there: then all is sent with each call.
-            self._reader.read_all(low, high, [array.data for array in room])
+            reader.read_all(low, high, [array.data for array in room])
             _note(room, is_partial=False)
             return
         _note(room, is_partial=True)
-        told = windows, batches
-        SESSION.run(worker_end, self._number, told, mine=(self._number, None))
+        batches = batches_of_part(high - low, epoch.batch_size)
+        SESSION.run(worker_end, number, (windows, batches), mine=(number, None))
+
+    def close() -> None:
+        reader.close()
+        for room in rooms.values():
+            _note(room, is_partial=False)
+
+    yield from rows._in_turns(reader.ends, epoch.batch_size, begin, end, close)
 
 
 def _note(room: tuple[Data, ...], is_partial: bool) -> None:

@@ -1,8 +1,9 @@
-"""The order of an epoch's rows, and how it is cut: arithmetic only."""
+"""The order of an epoch's rows, and how it is cut into parts: arithmetic only."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -10,30 +11,33 @@ ORDER, DRAWS = 0, 1
 """What a stream of random numbers is for, besides seed and epoch."""
 
 
+class Part(NamedTuple):
+    """Some batches of an epoch, and arrays that have their rows.
+
+    ``step.run(part.batches, *part.inputs)`` makes their steps.
+
+    Attributes
+    ----------
+    batches : list
+        For each step, what `batch` is in a call.
+    inputs : tuple
+        The inputs of the step, Data or array_like.
+    """
+
+    batches: list
+    inputs: tuple[Any, ...]
+
+
 def order_of_epoch(
     counts: Sequence[int], window: int, seed: int, epoch: int, shuffle: bool
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the order of all rows, and where in it files are done with.
+    """Return the order of all rows, and where in it each window of files ends.
 
     Files are shuffled, and then rows of `window` adjacent ones together: so each file
     is read once, and not more of them are needed at a time.
 
-    Parameters
-    ----------
-    counts : sequence of int
-        Rows of each file.
-    window : int
-        How many files' rows are mixed.
-    seed, epoch : int
-        Settle the order, whatever the batches and whoever takes them.
-    shuffle : bool
-        Whether not to take rows as they lie.
-
-    Returns
-    -------
-    order : numpy.ndarray of int64
-    ends : numpy.ndarray of int64
-        Where each window ends.
+    `counts` has the rows of each file. Seed and epoch settle the order, whatever the
+    batches and whoever takes them; without `shuffle` rows come as they lie.
     """
     starts = np.concatenate([[0], np.cumsum(counts, dtype=np.int64)])
     random = np.random.default_rng([seed, epoch, ORDER])

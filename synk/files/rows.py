@@ -21,8 +21,7 @@ from ..threads.helper import Helper
 from ..user_frames import entry
 from ..variables.data import Data, data
 from .columns import Column
-from .order import batches_of_part, cut, most_rows, order_of_epoch
-from .part import Part
+from .order import Part, batches_of_part, cut, most_rows, order_of_epoch
 
 
 def check_batch_size(batch_size: int) -> None:
@@ -132,33 +131,61 @@ class Rows:
     ) -> Iterator[Part]:
         order, ends = self._order(epoch, seed, shuffle)
         draws = self._draws(seed, epoch)
-        rooms = [self._room(batch_size)]
         opened: dict[tuple[int, int], np.ndarray] = {}
-        reader, turn = new_reader(), 0
+        reader = new_reader()
 
-        def prepare(low: int, high: int) -> Callable[[], None]:
-            room = rooms[turn % len(rooms)]
-            for array in room:
-                array.set_length(high - low)
+        def begin(low: int, high: int, room: tuple[Data, ...]) -> None:
             arrays = [array.data for array in room]
-            return self._job(order[low:high], draws, arrays, opened)
+            job = self._job(order[low:high], draws, arrays, opened)
+            if low:
+                reader.begin(read_on_any_core, job)
+            else:  # nothing goes on yet beside it: loops are compiled here
+                job()
+
+        def end(low: int, high: int, room: tuple[Data, ...]) -> None:
+            if low:
+                reader.wait()
+
+        def close() -> None:
+            reader.close()
+
+        yield from self._in_turns(ends, batch_size, begin, end, close)
+
+    def _in_turns(
+        self,
+        ends: np.ndarray,
+        batch_size: int,
+        begin: Callable[[int, int, tuple[Data, ...]], None],
+        end: Callable[[int, int, tuple[Data, ...]], None],
+        close: Callable[[], None],
+    ) -> Iterator[Part]:
+        """Yield an epoch's parts: while the script has one, the next is read.
+
+        `begin` begins to read rows, from one place in the epoch's order to another,
+        into shared memory, and `end` waits for them; `close` does, too, whatever came
+        in between.
+        """
+        bounds = list(cut(ends, batch_size))
+        rooms: list[tuple[Data, ...]] = []
+
+        def begin_part(part: int) -> None:
+            if part < 2:
+                rooms.append(self._room(batch_size))
+            low, high = bounds[part]
+            for array in rooms[part % 2]:
+                array.set_length(high - low)
+            begin(low, high, rooms[part % 2])
 
         try:
-            bounds = list(cut(ends, batch_size))
-            # Nothing goes on yet beside it: loops are compiled here.
-            prepare(*bounds[0])()
+            begin_part(0)
             for part, (low, high) in enumerate(bounds):
-                if part:
-                    reader.wait()
+                room = rooms[part % 2]
+                end(low, high, room)
                 if part + 1 < len(bounds):
-                    if len(rooms) == 1:
-                        rooms.append(self._room(batch_size))
-                    turn = part + 1
-                    reader.begin(read_on_any_core, prepare(*bounds[turn]))
-                batches = batches_of_part(high - low, batch_size)
-                yield Part(batches, rooms[part % len(rooms)])
+                    begin_part(part + 1)
+                yield Part(batches_of_part(high - low, batch_size), room)
         finally:
-            reader.close()
+            close()
             # Not if an interrupt came meanwhile: a thread may be writing there.
             self._spare += rooms
 
@@ -201,11 +228,8 @@ class Rows:
 
         Parameters
         ----------
-        rows : numpy.ndarray of int64
         draws : sequence
             Of each column, for all rows of the epoch.
-        out : sequence of numpy.ndarray
-            For each column.
         opened : dict
             Arrays of the part before, by column and file, which are replaced by those
             of this one.

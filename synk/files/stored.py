@@ -1,4 +1,7 @@
-"""Arrays as they lie in files: found without reading them, and mapped into memory."""
+"""Arrays as they lie in files: found without reading them, and mapped into memory.
+
+Files of HDF5, hickle's among them, need h5py, and nothing in them is unpickled.
+"""
 
 from __future__ import annotations
 
@@ -7,14 +10,13 @@ import mmap
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
 from ..memory import descriptors
-from . import hdf5
 
-SUFFIXES = (".npy", *hdf5.SUFFIXES)
+SUFFIXES = (".npy", ".hkl", ".h5", ".hdf5")
 
 
 class Stored(NamedTuple):
@@ -22,13 +24,10 @@ class Stored(NamedTuple):
 
     Attributes
     ----------
-    path : str
     stamp : tuple
         What tells the file from itself after a change.
     name : str or None
         Of a dataset, in a file that may have several.
-    shape : tuple of int
-    dtype : numpy.dtype
     offset : int or None
         Where its elements begin in the file, one after the other; None, if they are
         compressed or in pieces, so that h5py must read them.
@@ -50,15 +49,7 @@ class Stored(NamedTuple):
         return self._replace(path=os.path.abspath(self.path))
 
     def on_this_machine(self) -> Stored:
-        """Return where the array lies for this process, which may be on another one.
-
-        Raises
-        ------
-        FileNotFoundError, PermissionError
-            If there is no such file.
-        ValueError
-            If it has not this array.
-        """
+        """Return where the array lies for this process, which may be on another one."""
         names = None if self.name is None else [self.name]
         (found,) = stored_in(self.path, names)
         if (found.shape, found.dtype) != (self.shape, self.dtype):
@@ -66,20 +57,14 @@ class Stored(NamedTuple):
         return found
 
     def array(self) -> np.ndarray:
-        """Return the array: mapped, so that what is touched of it is read, or read.
-
-        Raises
-        ------
-        ValueError
-            If the file has changed since it was found.
-        """
+        """Return the array: mapped, so that what is touched of it is read, or read."""
         with damaged(self.path):
             if _stamp(self.path) != self.stamp:
                 raise ValueError("it has changed since it was found")
             if self.offset is not None:
                 return self._mapped()
             assert self.name is not None
-            return hdf5.read(self.path, self.name)
+            return _read_hdf5(self.path, self.name)
 
     def _mapped(self) -> np.ndarray:
         assert self.offset is not None
@@ -97,13 +82,7 @@ class Stored(NamedTuple):
 
 
 def files_of(paths: str | os.PathLike | Sequence) -> list[str]:
-    """Return the paths of a folder's files in the order of their names, or of a list.
-
-    Raises
-    ------
-    ValueError
-        If there are none, or one is of an unknown kind.
-    """
+    """Return the paths of a folder's files, in the order of names, or of a list."""
     if isinstance(paths, (str, os.PathLike)):
         folder = Path(paths)
         found = [folder]
@@ -122,18 +101,7 @@ def files_of(paths: str | os.PathLike | Sequence) -> list[str]:
 def stored_in(path: str, names: Sequence[str] | None) -> list[Stored]:
     """Find the arrays of a file, by its header.
 
-    Parameters
-    ----------
-    path : str
-    names : sequence of str, optional
-        Of datasets, or groups of datasets; by default the file must have one only.
-
-    Raises
-    ------
-    FileNotFoundError
-        If there is no such file.
-    ValueError
-        If it is damaged, or has no such arrays of numbers.
+    Names are of datasets, or groups of datasets; by default it must have one array.
     """
     with damaged(path):
         stamp = _stamp(path)
@@ -142,7 +110,7 @@ def stored_in(path: str, names: Sequence[str] | None) -> list[Stored]:
                 raise ValueError(f"it has one array, and no {', '.join(names)}")
             found = [_of_npy(path, stamp)]
         else:
-            found = [Stored(path, stamp, *place) for place in hdf5.find(path, names)]
+            found = [Stored(path, stamp, *place) for place in _find_hdf5(path, names)]
         for stored in found:
             if stored.dtype.kind not in "biuf" or not stored.shape:
                 raise ValueError(
@@ -177,3 +145,77 @@ def damaged(path: str) -> Iterator[None]:
             raise
         text = str(error) or type(error).__name__
         raise ValueError(f"{path}: {text}") from error
+
+
+# -- HDF5
+
+Place: TypeAlias = tuple[str, tuple[int, ...], np.dtype, int | None]
+"""A dataset's name, shape and dtype, and where its elements begin in the file."""
+
+
+def _find_hdf5(path: str, names: Sequence[str] | None) -> list[Place]:
+    """Return the datasets of these names, or the only one with numbers.
+
+    A group stands for all that are in it, in the order of their names.
+    """
+    with _opened(path) as file:
+        if names is not None:
+            return [found for name in names for found in _named(file, name)]
+        # Whatever else is there, such as what pickled objects became, is left alone.
+        found = [place for place in _below(file) if place[2].kind in "biuf"]
+        if len(found) != 1:
+            there = ", ".join(place[0] for place in found) or "none"
+            raise ValueError(
+                f"one dataset of numbers is expected, there are: {there}; say by names="
+                " which are meant"
+            )
+        return found
+
+
+def _read_hdf5(path: str, name: str) -> np.ndarray:
+    """Return a dataset's values."""
+    with _opened(path) as file:
+        return file[name][()]
+
+
+def _named(file: Any, name: str) -> list[Place]:
+    if name not in file:
+        raise ValueError(f"no dataset or group {name!r}: it has {', '.join(file)}")
+    found = file[name]
+    places = [_place(found)] if hasattr(found, "dtype") else _below(found)
+    if not places:
+        raise ValueError(f"no datasets are in the group {name!r}")
+    return places
+
+
+def _below(group: Any) -> list[Place]:
+    found = []
+    for key in sorted(group):
+        member = group.get(key)  # None for a link to nothing
+        if hasattr(member, "dtype") and hasattr(member, "shape"):
+            found.append(_place(member))
+        elif hasattr(member, "keys"):
+            found += _below(member)
+    return found
+
+
+def _place(dataset: Any) -> Place:
+    import h5py
+
+    shape, offset = dataset.shape or (), None
+    nbytes = dataset.dtype.itemsize * int(np.prod(shape))
+    layout = dataset.id.get_create_plist().get_layout()
+    # What was never written has no place, and h5py may name one all the same.
+    if layout == h5py.h5d.CONTIGUOUS and dataset.id.get_storage_size() == nbytes > 0:
+        offset = dataset.id.get_offset()
+    return dataset.name, tuple(shape), dataset.dtype, offset
+
+
+def _opened(path: str) -> Any:
+    try:
+        import h5py
+    except ImportError as error:
+        raise ImportError(
+            f"{path}: files of HDF5 need the package h5py: pip install 'synk[hdf5]'"
+        ) from error
+    return h5py.File(path, "r")

@@ -37,8 +37,7 @@ from ..garbage import without_collection
 from ..memory.partition import Selection
 from ..memory.takers import Takers
 from ..times.compile_notice import Notice
-from ..times.exchanges import ExchangeTimes
-from ..times.timing import COMPUTE, Times
+from ..times.timing import COMPUTE, ExchangeTimes, Times
 from .blocks import Blocks
 from .padding import (
     UNPADDED,

@@ -30,7 +30,7 @@ from ..memory.segment import Attachments, Window, can_lie_here, is_window
 from ..memory.to_device import ToDevice
 from ..programs.programs import Programs
 from ..programs.transaction import Transaction
-from ..times.tracing import Tracer
+from ..times.timing import Tracer
 from ..workers import affinity, children
 from ..workers.control import Control
 from ..workers.devices import Device, Environment

@@ -18,8 +18,7 @@ from ..programs.programs import Programs
 from ..ranks.context import RankContext
 from ..ranks.forking import nodes as synk_nodes
 from ..ranks.session import SESSION
-from ..times.exchanges import ExchangeTimes
-from ..times.timing import NODES, PHASES, WAIT, Timed
+from ..times.timing import NODES, PHASES, WAIT, ExchangeTimes, Timed
 from . import facts
 from .bits import bits_of
 from .conclusions import conclude

@@ -28,7 +28,7 @@ from ..ranks.context import RankContext
 from ..ranks.forking import nodes as synk_nodes
 from ..ranks.pool import Pool
 from ..ranks.session import SESSION
-from ..times.tracing import Event, Tracer
+from ..times.timing import Event, Tracer
 from ..variables.checkpoint_files import replacing
 
 

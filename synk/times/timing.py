@@ -1,4 +1,4 @@
-"""Where the time of a function's calls goes, on one rank.
+"""Where the time of a function's calls and exchanges goes, on one rank; its events.
 
 A rank's time in a call is divided into phases that follow each other without a gap:
 whoever ends one says which it was, and the next has begun. That takes one look at the
@@ -11,10 +11,11 @@ and touched for the first time in it. JAX compiles for every shape of the argume
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Any, NamedTuple
-
-from .tracing import Event, Tracer
 
 ROWS, COMPUTE, COMMON, WAIT, REDUCE, NODES = range(6)
 """Taking rows; computing on them; computing what no row enters, which every rank does;
@@ -22,6 +23,46 @@ waiting for other ranks; copying to buffers and reducing; and, after the masters
 several nodes have met, what these exchange and reduce."""
 
 PHASES = ("rows", "compute", "common", "wait", "reduce", "nodes")
+
+
+_QUIET = ("worker_call", "worker_run", "worker_stop_trace")
+"""Commands that have events of their own, or are not the user's."""
+
+
+class Event(NamedTuple):
+    """Something that took time on a rank; times in seconds."""
+
+    name: str
+    category: str
+    start: float
+    end: float
+    args: dict[str, Any]
+
+
+class Tracer:
+    """The events of one rank, up to a limit; what comes later is counted only."""
+
+    def __init__(self, limit: int) -> None:
+        self.events: list[Event] = []
+        self.dropped = 0
+        self._limit = limit
+
+    def keep(self, event: Event) -> None:
+        """Take an event, if there is room."""
+        if len(self.events) < self._limit:
+            self.events.append(event)
+        else:
+            self.dropped += 1
+
+    def follow(self, work: Callable, *args: Any) -> Any:
+        """Run a command, and take its time unless it has events of its own."""
+        start = perf_counter()
+        try:
+            return work(*args)
+        finally:
+            if work.__name__ not in _QUIET:
+                name = work.__name__.removeprefix("worker_").replace("_", " ")
+                self.keep(Event(name, "command", start, perf_counter(), {}))
 
 
 class Timed(NamedTuple):
@@ -132,14 +173,9 @@ class Times:
         self._last = now
 
     def exchanged(self, meeting: float, nbytes: int) -> None:
-        """Count an exchange of the masters of nodes, in one of them.
+        """Count an exchange of the masters of nodes, in one that has sent so much.
 
-        Parameters
-        ----------
-        meeting : float
-            Seconds until all had met.
-        nbytes : int
-            What this one has sent.
+        `meeting` is the seconds until all had met.
         """
         for i, value in enumerate((1, meeting, nbytes)):
             self.between[i] += value
@@ -168,15 +204,9 @@ class Times:
             self.rows += self.share
 
     def _trace(self, name: str, start: float, end: float, detail: Any = None) -> None:
-        """Leave an event of a call in the trace that is on.
+        """Leave an event in the trace that is on: a phase, or what encloses phases.
 
-        Parameters
-        ----------
-        name : str
-            A phase, or what encloses phases.
-        start, end : float
-        detail : int, optional
-            The stage that was computed, or the bytes that were reduced.
+        `detail` is the stage that was computed, or the bytes that were reduced.
         """
         assert self.tracer is not None
         args: dict[str, Any] = {"function": self.label}
@@ -191,18 +221,6 @@ class Times:
             args["bytes"] = detail
         self.tracer.keep(Event(name, "call", start, end, args))
 
-    def meeting(self, size: int) -> float:
-        """Return which part of calls goes to what one rank alone would not have.
-
-        Seen from the master: waiting, reducing, and what each of `size` ranks computes
-        and one would compute by as many times the cores.
-        """
-        if not self.launched:
-            return 0.0
-        seconds = self.seconds
-        meeting = seconds[WAIT] + seconds[REDUCE] + seconds[COMMON] * (1 - 1 / size)
-        return meeting / self.launched
-
     def returned(
         self,
         start: float,
@@ -210,20 +228,10 @@ class Times:
         what: str = "Function call",
         calls: int = 1,
     ) -> bool:
-        """Count what the master alone sees: a call or a run from outside.
+        """Count what the master alone sees: a call or a run of calls from outside.
 
-        Parameters
-        ----------
-        start, joined : float
-            When the user called, and when all ranks had done their shares.
-        what : str
-        calls : int
-            How many calls it was.
-
-        Returns
-        -------
-        bool
-            Whether something was compiled.
+        All ranks had done their shares at `joined`. Returns whether something was
+        compiled.
         """
         now = perf_counter()
         if self.tracer is not None:
@@ -246,3 +254,77 @@ class Times:
 
 UNCOUNTED = Times()
 """For what is no part of a call."""
+
+
+# -- exchanges under a training rule
+
+WAIT_FROM = 20e-6
+"""Seconds from which on it is a wait: less is finding that nobody is in the way."""
+
+
+@dataclass
+class ExchangeTimes:
+    """The exchanges of one rank, of all steps of a function under a rule.
+
+    Attributes
+    ----------
+    nbytes : int
+        Of the parameters that are exchanged.
+    counted : int
+        Exchanges that the rank has taken part in.
+    seconds, waiting : float
+        Spent on them, and of these waiting for other ranks.
+    waits : int
+        How often it has waited, for longer than `WAIT_FROM`.
+    staleness, most_stale : int
+        How many moves of the centre the rank's parameters were old: in all, and most.
+    tracer : Tracer or None
+        While a trace is on; `label` is the function there.
+    """
+
+    rule: str
+    nbytes: int
+    counted: int = 0
+    seconds: float = 0.0
+    waiting: float = 0.0
+    waits: int = 0
+    staleness: int = 0
+    most_stale: int = 0
+    tracer: Tracer | None = field(default=None, repr=False)
+    label: str = ""
+
+    def count(self, staleness: int = 0) -> None:
+        """Count an exchange."""
+        self.counted += 1
+        self.staleness += staleness
+        self.most_stale = max(self.most_stale, staleness)
+
+    @contextlib.contextmanager
+    def exchanging(self, step: int) -> Iterator[None]:
+        """Count the time of a ``with`` block, after so many steps."""
+        start, stale = perf_counter(), self.staleness
+        try:
+            yield
+        finally:
+            end = perf_counter()
+            self.seconds += end - start
+            if self.tracer is not None:
+                args = {"step": step, "staleness": self.staleness - stale}
+                self._trace("exchange", start, end, **args)
+
+    @contextlib.contextmanager
+    def wait(self) -> Iterator[None]:
+        """Count the time of a ``with`` block as waiting for others."""
+        start = perf_counter()
+        yield
+        end = perf_counter()
+        self.waiting += end - start
+        if end - start >= WAIT_FROM:
+            self.waits += 1
+            if self.tracer is not None:
+                self._trace("wait", start, end)
+
+    def _trace(self, name: str, start: float, end: float, **args: Any) -> None:
+        assert self.tracer is not None
+        args = {"function": self.label, **args}
+        self.tracer.keep(Event(name, "exchange", start, end, args))

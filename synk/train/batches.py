@@ -13,7 +13,7 @@ from ..call.run_master import RunTimes
 from ..call.uses import takes_own_rows
 from ..files import Rows, on_nodes
 from ..files.on_nodes import Epoch
-from ..files.part import Part
+from ..files.order import Part
 from ..memory.partition import count, select
 from ..reduce_ops import REDUCE_OPS, combine
 

@@ -19,7 +19,7 @@ from ..callbacks import Callback
 from ..errors import StateError
 from ..exchange.group import Workers
 from ..exchange.worker import Parameters
-from ..files.part import Part
+from ..files.order import Part
 from ..ranks.ledger import Holding
 from ..ranks.session import SESSION
 from ..rules.rule import Rule
