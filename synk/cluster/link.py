@@ -22,7 +22,7 @@ import numpy as np
 
 from ..errors import StateError, SynkError
 from ..threads.undisturbed import undisturbed
-from ..times.tracing import Event, Tracer
+from ..times.timing import Event, Tracer
 from .rounds import IDLE, NAMES, NBYTES, Header, Headers, Rounds
 
 Bytes: TypeAlias = "bytes | memoryview"

@@ -188,6 +188,6 @@ def tune(model: Any = None, *, mode: Any = None) -> Any:
     ...     with synk.pymc.parallel():
     ...         idata = pm.sample(cores=1)
     """
-    from .tuning import tune as tuned
+    from .make import tune as tuned
 
     return tuned(model, mode)

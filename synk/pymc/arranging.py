@@ -34,24 +34,12 @@ MOST = 12
 def arranged(
     total: Variable, free: Mapping[Variable, Sequence[int]], check: type
 ) -> list[Variable]:
-    """Return a term as terms whose entries lie as those of the data do.
+    """Return a term, a scalar, as terms whose entries lie as those of the data do.
 
-    Parameters
-    ----------
-    total : Variable
-        A scalar.
-    free : mapping of Variable to tuple of int
-        What the density is of, with the shapes.
-    check : type
-        The Op that checks parameters.
-
-    Returns
-    -------
-    list of Variable
-        The term itself, if there is nothing to be arranged.
+    It is the term itself, if there is nothing to be arranged. `free` has the shapes of
+    what the density is of; `check` is the Op that checks parameters.
     """
     (copied,) = clone([], [total], copy_inputs=False, copy_orphans=False)[1]
-    made: dict[Variable, Variable] = {}
     computed = Computed(list(free))
     numbered = _numbered(copied, computed)
     if numbered:  # as many as an array has rows: then that of the data
@@ -70,9 +58,7 @@ def arranged(
             return None
         return None if found is None else [found]
 
-    nodes = io_toposort([], [copied])
-    rebuilt(nodes, made, lambda node: [made.get(v, v) for v in node.inputs], visit)
-    left: list[Variable] = [made.get(copied, copied)]
+    left = rebuilt([copied], visit)
     done: list[Variable] = []
     while left:
         each = left.pop()
@@ -132,7 +118,7 @@ def _of_reshape(
         if None in found:
             return None
         index = found
-    lifting = Lifting(computed, shape)
+    lifting = Lifting(computed, len(shape))
     entries = lifting.of(var, dict(zip(axes, index, strict=True)))
     rest = len(old) - len(axes)
     order = [*range(len(shape), len(shape) + first), *range(len(shape))]
@@ -178,7 +164,7 @@ def _of_repeat(
         index = _of_data(pt.repeat(pt.arange(size), counts), computed, free)
         if index is None:
             return None
-    entries = Lifting(computed, (None,)).of(var, {axis: index})
+    entries = Lifting(computed, 1).of(var, {axis: index})
     return pt.moveaxis(entries, 0, axis)
 
 
@@ -213,7 +199,7 @@ def _of_convolution(
         if index is None:
             return None
     batch = range(array.type.ndim - 1)
-    windows = Lifting(computed, (None, width)).of(array, {array.type.ndim - 1: index})
+    windows = Lifting(computed, 2).of(array, {array.type.ndim - 1: index})
     windows = windows.dimshuffle([0, *(2 + axis for axis in batch), 1])
     return pt.moveaxis((windows * kernel).sum(axis=-1), 0, -1)
 
@@ -237,15 +223,9 @@ def _of_data(
                     return None
                 stands[var] = pt.constant(np.zeros(free[var], var.type.dtype))  # type: ignore[attr-defined]
     if stands:
-        made = dict(stands)
-        nodes = io_toposort([], [found])
-        rebuilt(nodes, made, lambda n: [made.get(v, v) for v in n.inputs], _as_it_is)
-        found = rewrite_graph(made[found], include=("canonicalize",), clone=False)
+        (found,) = rebuilt([found], lambda node, inputs: None, stands)
+        found = rewrite_graph(found, include=("canonicalize",), clone=False)
     return None if found in computed else found
-
-
-def _as_it_is(node: Apply, inputs: list[Variable]) -> None:
-    return None
 
 
 # -- parts that are joined
@@ -295,7 +275,7 @@ def _apart_at(
         else:
             end = start + length
             index = np.arange(start, end)
-        lifting = Lifting(computed, (None,), (node, k), check)
+        lifting = Lifting(computed, 1, (node, k), check)
         taken = lifting.of(values, {axis: index})
         if joined in set(ancestors([taken])):
             return []

@@ -46,19 +46,14 @@ Pair = tuple[tuple[Variable, int], tuple[Variable, int]]
 
 
 class Axes:
-    """The dimensions of a graph: sets of axes.
-
-    Parameters
-    ----------
-    graph : sequence of Variable
-    """
+    """The dimensions of a graph: sets of axes."""
 
     def __init__(self, graph: Sequence[Variable]) -> None:
         self._above: dict[Axis, Axis] = {}
         self.nodes = io_toposort([], list(graph))
         for node in self.nodes:
             for one, other in _pairs(node):
-                self._join(self._key(node, *one), self._key(node, *other))
+                self.join(self._key(node, *one), self._key(node, *other))
 
     def of(self, var: Variable, axis: int) -> Axis:
         """Return the dimension of an axis of what is no constant."""
@@ -72,10 +67,6 @@ class Axes:
         """Return the dimensions of an input's axes."""
         return [self.of_input(node, i, a) for a in range(_ndim(node.inputs[i]))]
 
-    def join(self, one: Axis, other: Axis) -> None:
-        """Have two dimensions be one."""
-        self._join(one, other)
-
     def _key(self, node: Apply, var: Variable, axis: int) -> Axis:
         if isinstance(var, Constant):
             return (node, node.inputs.index(var)), axis
@@ -87,7 +78,8 @@ class Axes:
             axis = above
         return axis
 
-    def _join(self, one: Axis, other: Axis) -> None:
+    def join(self, one: Axis, other: Axis) -> None:
+        """Have two dimensions be one."""
         one, other = self._top(one), self._top(other)
         if one != other:
             self._above[one] = other

@@ -4,11 +4,21 @@ Draws are to have the same bits on any number of ranks. So who computes follows 
 model alone, and not from ranks, cores or chains, wherever ranks give the same bits in
 any number. Chains are then laid on ranks as it is fastest, which changes no bit: one
 after the other on all ranks, or several at once, each on a group of them.
+
+Models of so few data that ranks need not be thought of are found without their density:
+to have ranks, and to find out what they would share, takes some 0.1 s, which is much of
+the time in which such a model is sampled.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+from pytensor.compile import SharedVariable
+from pytensor.graph.basic import Constant
+from pytensor.graph.traversal import ancestors
 
 from ..choice.plan import GroupPlan, plan_groups
 from ..ranks.groups import why_no_groups
@@ -20,20 +30,10 @@ FEW = 2
 
 
 class Decision(NamedTuple):
-    """Who computes.
+    """Who computes: `ranks` of them are compared with PyMC.
 
-    Attributes
-    ----------
-    by_ranks : bool
-        Whether that is faster.
-    plan : GroupPlan
-        Of the chains.
-    ranks : int
-        So many are compared with PyMC.
-    speed_up : float or None
-        How many times as fast as by PyMC chains are by ranks; None if it is not known.
-    is_measured : bool
-        Whether that is so by `synk.pymc.tune`.
+    `speed_up` is how many times as fast as by PyMC chains are by ranks, if that is
+    known; `synk.pymc.tune` may have measured it.
     """
 
     by_ranks: bool
@@ -44,15 +44,9 @@ class Decision(NamedTuple):
 
 
 def decide(density: Density, chains: int, at_most: int) -> Decision:
-    """Return who computes a density, and how chains are laid on ranks.
+    """Return who computes a density that has been called, and how chains are laid.
 
-    Parameters
-    ----------
-    density : Density
-        It has been called.
-    chains : int
-    at_most : int
-        So many may be side by side, and are where PyMC computes.
+    At most so many chains may be side by side, and are where PyMC computes.
     """
     ranks, cores = SESSION.size, len(SESSION.cores)
 
@@ -79,3 +73,35 @@ def decide(density: Density, chains: int, at_most: int) -> Decision:
     if few is None or few.by_ranks < few.by_pytensor:
         return Decision(True, plan, ranks, gain, False)
     return Decision(False, plan, FEW, few.by_pytensor / few.by_ranks, False)
+
+
+def rows_if_tiny(model: Any, few: float) -> int | None:
+    """Return how many rows a model has; None if it has more than a few numbers.
+
+    Counted are those of the data and of the free variables, as far as types tell.
+    """
+    found: set[Any] = set()
+    values = [model.rvs_to_values[rv] for rv in model.observed_RVs]
+    for var in ancestors([*values, *model.observed_RVs, *model.potentials]):
+        if isinstance(var, (Constant, SharedVariable)):
+            found.add(var)
+    shapes = [_shape(var) for var in found]
+    shapes += [var.type.shape for var in model.value_vars]
+    if any(length is None for shape in shapes for length in shape):
+        return None
+    if sum(math.prod(shape) for shape in shapes) > few:
+        return None
+    seen = [np.shape(_value(var)) for var in values]
+    return max((shape[0] for shape in seen if shape), default=0)
+
+
+def _value(var: Any) -> Any:
+    """Return what a variable that holds something holds; of others nothing is known."""
+    if isinstance(var, SharedVariable):
+        return var.get_value(borrow=True)
+    return var.data if isinstance(var, Constant) else 0
+
+
+def _shape(var: Any) -> tuple[int, ...]:
+    value = _value(var)
+    return np.shape(value) if isinstance(value, (np.ndarray, np.generic, float)) else ()

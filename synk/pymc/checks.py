@@ -20,7 +20,6 @@ from typing import Any
 import numpy as np
 import pytensor.tensor as pt
 from pytensor.graph.basic import Apply, Variable
-from pytensor.graph.traversal import io_toposort
 from pytensor.scalar import AND, Add, Cast, Mul
 from pytensor.tensor.basic import MakeVector, ScalarFromTensor, TensorFromScalar
 from pytensor.tensor.elemwise import DimShuffle, Elemwise
@@ -57,7 +56,6 @@ def written_out(
     bool
         Whether there are such. Then the density may be NaN where it is another number.
     """
-    made: dict[Variable, Variable] = {}
     rows = dict(row_axis)
     summed = _summed(graph[0], check)
     bad: list[Any] = []
@@ -66,6 +64,9 @@ def written_out(
     def visit(node: Apply, inputs: list[Variable]) -> list[Variable] | None:
         nonlocal are_by_rows
         op: Any = node.op
+        for old, new in zip(node.inputs, inputs, strict=True):
+            if old in rows:
+                rows[new] = rows[old]
         if bad and isinstance(op, Sum) and node.outputs[0] in summed:
             if inputs[0] not in rows:
                 return None
@@ -98,18 +99,11 @@ def written_out(
         made: Variable = op(values)
         return made
 
-    def inputs_of(node: Apply) -> list[Variable]:
-        inputs = [made.get(var, var) for var in node.inputs]
-        for old, new in zip(node.inputs, inputs, strict=True):
-            if old in rows:
-                rows[new] = rows[old]
-        return inputs
-
-    rebuilt(io_toposort([], list(graph)), made, inputs_of, visit)
-    total: Any = made.get(graph[0], graph[0])
+    made: list[Any] = rebuilt(graph, visit)
+    total, *others = made
     if bad:
         total = pt.add(total, *(each.sum() for each in bad)).astype(total.type.dtype)
-    return [total, *(made.get(var, var) for var in graph[1:])], are_by_rows
+    return [total, *others], are_by_rows
 
 
 def _summed(total: Variable, check: type) -> set[Variable]:
@@ -141,14 +135,7 @@ def _of_rows(
 ) -> Any:
     """Return a condition as one for each row where it is of all rows.
 
-    Parameters
-    ----------
-    condition : Variable
-        A bool for all rows.
-    axis : int or None
-        That of the rows in `logp`; None if it has none.
-    logp : Variable
-    rows : mapping
+    These are along `axis` of `logp`, if it has any.
     """
     node = condition.owner
     if node is None or axis is None:

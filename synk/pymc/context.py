@@ -28,8 +28,10 @@ from ..errors import SplitError
 from ..ranks import forking
 from ..ranks.groups import Leaders, RankGroups
 from ..ranks.session import SESSION
+from ..report.words import count
 from ..user_frames import callers_level
-from .chains import Decision, decide
+from .chains import Decision, decide, rows_if_tiny
+from .data import DRAWN
 from .density import Density, Plain
 from .in_graphs import LogpOfRanks, plain_of
 from .make import nothing_shared, serial_terms, values_of
@@ -50,8 +52,6 @@ from .names import (
 )
 from .nutpie import compiled
 from .sharing import LOST, words
-from .sources import DRAWN
-from .tiny import rows_if_tiny
 
 SHORT = 150e-6
 """Seconds: what a call of this length takes one core, ranks take no less time for."""
@@ -64,16 +64,7 @@ USES = 30
 
 
 class Parallel:
-    """How a model is sampled in a block.
-
-    Parameters
-    ----------
-    model : pymc.Model or None
-    serial : bool or None
-        None to find out.
-    mode : optional
-        As for `synk.function`.
-    quiet : bool
+    """How a model is sampled in a block; see `synk.pymc.parallel`.
 
     Attributes
     ----------
@@ -236,10 +227,8 @@ class Parallel:
 
         Parameters
         ----------
-        variables, start, mode
-            As for `Density`.
         plain : callable
-            Makes PyMC's own function, to be timed, and to compute where ranks fail.
+            Makes PyMC's own function, to compute where ranks fail.
         asked : Sampling or None
             The call that makes chains of it.
         **what
@@ -288,7 +277,7 @@ class Parallel:
         **what: Any,
     ) -> tuple[Density | None, str]:
         """Return a density, or None and why not."""
-        least = None if self._raises else SHORT / OF_ELEMENT
+        least = 0 if self._raises else SHORT / OF_ELEMENT
         try:
             with self._without_notes():
                 density = Density(
@@ -333,9 +322,9 @@ class Parallel:
             is_measured = found is not None and found.is_measured
             how = "measured" if is_measured else "predicted"
             gain = gain and f"{gain} as PyMC by itself ({how})"
-            print(f"synk: {rows}{_ranks(ranks)}{gain}")
+            print(f"synk: {rows}{count(ranks, 'rank')}{gain}")
         elif not by_choice:
-            slower = f" ({_ranks(ranks)} would be{gain[1:]})" if gain else ""
+            slower = f" ({count(ranks, 'rank')} would be{gain[1:]})" if gain else ""
             print(f"synk: {rows}serial: {why}{slower}")
 
     def _logp(self, plain: Callable[..., Any]) -> Callable[..., Any]:
@@ -436,7 +425,7 @@ class Parallel:
         if at_once == 1:
             print(f"synk: {chains} chains one after the other, each on all cores")
         else:
-            print(f"synk: {at_once} chains at once, each on {_ranks(ranks)}")
+            print(f"synk: {at_once} chains at once, each on {count(ranks, 'rank')}")
 
     @contextlib.contextmanager
     def _grouped(self) -> Iterator[RankGroups]:
@@ -477,10 +466,6 @@ class Parallel:
         if text not in self._told:
             self._told.add(text)
             warnings.warn(f"synk.pymc: {text}", stacklevel=callers_level())
-
-
-def _ranks(number: int) -> str:
-    return f"{number} rank{'s' * (number != 1)}"
 
 
 def _by_itself(who: str) -> str:

@@ -20,12 +20,10 @@ from ..errors import StateError, WorkerDied
 from ..ranks.groups import RankGroups
 from ..ranks.session import SESSION
 from .arranging import arranged
-from .axes import Axis
-from .dimensions import Dimension, Dimensions
 from .names import check
-from .parts import Part, Point, SerialPart
-from .sharing import LOST, Sharing, begin, words
-from .terms import Terms
+from .parts import How, Part, Point, SerialPart
+from .sharing import LOST, Limits, Sharing, words
+from .terms import Term, Terms
 from .words import hidden_in
 
 IN_ONE_PROCESS = (
@@ -65,16 +63,8 @@ class Density:
         A point of the model; its shapes count, and the values of other free variables.
     mode : optional
         As for `synk.function`.
-    least : int
-        Elements that a call computes along a second dimension of the data, for ranks to
-        share that as well, by a launch of its own.
-    at_least : float, optional
-        Elements along the first dimension, for ranks to share anything.
-    begins : bool
-        Whether the first call is made, by ranks that are there: what fails in it, or
-        while it is compiled, is computed serially then.
-    raises : bool
-        Whether errors are raised by which a term cannot be computed by ranks.
+    least, at_least, begins, raises
+        As for `Limits`.
     terms_of, jacobian
         As for `Terms`.
 
@@ -84,6 +74,7 @@ class Density:
         That point, as a vector.
     others : dict of str to SharedVariable
         Free variables that the gradient is not by.
+    parts : list of Part
     refused : dict of str to str
         Terms that ranks do not share, and why.
     faults : dict of str to str
@@ -106,26 +97,26 @@ class Density:
         start: Mapping[str, Any],
         mode: Any = None,
         least: int = LEAST,
-        at_least: float | None = None,
+        at_least: float = 0,
         begins: bool = False,
         raises: bool = True,
         terms_of: Sequence[Variable] | None = None,
         jacobian: bool = True,
     ) -> None:
-        self._model, self._mode, self._least = model, mode, least
+        self._name = str(model.name)
         self._lock = threading.Lock()
         self.groups: RankGroups | None = None
         self._instead: Callable[[], Plain] | None = None
         self._tell: Callable[[str], None] = print
         self._plain: Plain | None = None
         terms = Terms(model, terms_of, jacobian)
+        self.hidden = hidden_in([term.total for term in terms.all])
         variables = [terms.stands[var] for var in variables]
         shapes = {var: np.shape(start[var.name]) for var in terms.free}  # type: ignore[index]
-        self.point = Point(
-            {var: shapes[var] for var in variables}, pytensor.config.floatX
-        )
-        parts = [np.ravel(start[var.name]) for var in variables]  # type: ignore[index]
-        self.start = np.concatenate([[], *parts]).astype(self.point.dtype)
+        dtype = pytensor.config.floatX
+        self.point = Point({var: shapes[var] for var in variables}, dtype)
+        values = [np.ravel(start[var.name]) for var in variables]  # type: ignore[index]
+        self.start = np.concatenate([[], *values]).astype(dtype)
         self.others: dict[str, SharedVariable] = {}
         stands: dict[Variable, Variable] = {}
         for var in terms.free:
@@ -134,106 +125,27 @@ class Density:
                 ones: Any = [1 if length == 1 else None for length in value.shape]
                 shared = pytensor.shared(value, f"{var.name}_shared__", shape=ones)
                 self.others[str(var.name)] = stands[var] = shared
-        self._stands = stands
-        self._at_least, self._begins, self._raises = at_least or 0, begins, raises
-        self._lines = dict(zip(terms.names, terms.lines, strict=True))
-        self._priors = terms.priors
-        self.hidden = hidden_in(terms.sums)
-        self._take_apart(terms.names, terms.sums, shapes)
-        if self._left or self._exchanging:
-            self._arrange(terms, shapes)
+        name = f"logp_dlogp_{model.name or 'model'}"
+        how = How(self.point, stands, check(), model.check_bounds, mode, name)
+        limits = Limits(least, at_least, begins, raises)
+        sharing = Sharing(terms.all, shapes, how, limits, self.start)
+        if sharing.refused or sharing.exchanging:
+            sharing = _arranged(sharing, shapes, how, limits, self.start)
+        self.parts, self._sources = sharing.parts, sharing.dimensions.sources
+        self.most_rows, self.is_small = sharing.most_rows, sharing.is_small
+        self.refused = _by_names(sharing)
+        self.faults = {
+            f"{sharing.terms[i].name!r}{sharing.terms[i].line}": why
+            for i, why in sharing.faults.items()
+        }
+        self._left = sorted(sharing.refused)
         self._all: list[Part | SerialPart] = [*self.parts]
         if self.parts and self._left:
-            asked = self._stands, check(), model.check_bounds, mode
-            made = SerialPart(self._dimensions, sorted(self._left), self.point, *asked)
-            self._all.append(made)
+            self._all.append(SerialPart(sharing.dimensions, self._left, how))
         for part in self._all:
-            part.take(self._dimensions.sources)
+            part.take(self._sources)
             if begins and isinstance(part, SerialPart):
                 part.add(self.start, self.start.copy())
-
-    def _take_apart(
-        self, names: list[str], sums: list[Variable], shapes: Mapping[Variable, Any]
-    ) -> None:
-        """Find the terms that ranks share, and make the functions."""
-        self._dimensions = Dimensions(sums, shapes)
-        priors = [i for i, name in enumerate(names) if name in self._priors]
-        lines = [self._lines[name] for name in names]
-        sharing = Sharing(self._part, names, lines, priors, self._raises)
-        self._sharing = sharing
-        self._exchanging: set[int] = set()
-        of_terms = self._dimensions.of_terms()
-        self.most_rows = of_terms[0].length if of_terms else None
-        self.is_small = bool(of_terms) and of_terms[0].work < self._at_least
-        self.parts = [] if self.is_small else self._make(names, of_terms)
-        self._left = set(sharing.refused)
-        self.refused = {names[i]: why for i, why in sharing.refused.items()}
-        self.faults = {
-            f"{names[i]!r}{lines[i]}": why for i, why in sharing.faults.items()
-        }
-
-    def _arrange(self, terms: Terms, shapes: Mapping[Variable, Any]) -> None:
-        """Look again at terms that are refused, or need all rows, arranged anew.
-
-        That is kept if fewer are refused then, or as many and fewer need all rows.
-        """
-        found = dict(vars(self))
-        names: list[str] = []
-        sums: list[Variable] = []
-        try:
-            for i, total in enumerate(terms.sums):
-                is_looked_at = i in self._left | self._exchanging
-                each = arranged(total, shapes, check()) if is_looked_at else [total]
-                names += [terms.names[i]] * len(each)
-                sums += each
-            if sums == terms.sums:
-                return
-            self._take_apart(names, sums, shapes)
-        except LOST:
-            raise
-        except Exception:  # the terms as they were are at hand
-            vars(self).update(found)
-            return
-        before = len(found["refused"]), len(found["_exchanging"])
-        if (len(self.refused), len(self._exchanging)) >= before:
-            vars(self).update(found)
-
-    def _make(self, names: list[str], of_terms: list[Dimension]) -> list[Part]:
-        every = [i for each in of_terms for i in each.terms]
-        rest = [i for i in range(len(names)) if i not in every]
-        parts: list[Part] = []
-        for k, dimension in enumerate(of_terms):
-            if not parts:
-                small = [each for each in of_terms[k + 1 :] if each.work < self._least]
-                with_first = [*rest, *(i for each in small for i in each.terms)]
-            elif dimension.work < self._least:
-                continue  # its terms are with the first
-            others = [] if parts else with_first
-            part = self._sharing.part(dimension.axis, dimension.terms, others)
-            if part is not None:
-                parts.append(part)
-                self._exchanging.update(dimension.terms if part.exchanged else ())
-        return parts
-
-    def _part(
-        self,
-        dimension: Axis,
-        terms: list[int],
-        scatters: bool,
-        exchanges: bool,
-        opens: bool,
-    ) -> Part:
-        made = Part(
-            *(self._dimensions, dimension, terms, self.point),
-            *(self._stands, check(), self._model.check_bounds, self._mode),
-            name=f"logp_dlogp_{self._model.name or 'model'}",
-            scatters=scatters,
-            exchanges=exchanges,
-            opens=opens,
-        )
-        if self._begins:
-            begin(made, self._dimensions.sources, self.start)
-        return made
 
     @property
     def rows(self) -> int:
@@ -266,18 +178,14 @@ class Density:
         plan = Plan(min(measured, key=measured.__getitem__))
         machine = SESSION.size, len(SESSION.context.place.cores)
         scale = records.scale_of(self.rows)
-        label = f"model {self._model.name}".rstrip()
+        label = f"model {self._name}".rstrip()
         records.write(self._key, label, scale, machine, plan, measured)
 
     def predicted(self, ranks: int, cores: int) -> Predicted | None:
         """Return the seconds of a call by ranks, and by PyMC by itself on one core.
 
-        None if they do not follow from the graph and its shapes.
-
-        Parameters
-        ----------
-        ranks, cores : int
-            So many ranks, which have so many cores together.
+        So many ranks have so many cores together. None if the seconds do not follow
+        from the graph and its shapes.
         """
         left = len(self._left) * OF_LEFT
         by_ranks, by_pytensor = left, left
@@ -314,13 +222,7 @@ class Density:
         raise StateError(IN_ONE_PROCESS)
 
     def __call__(self, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the log-density at a point, and its gradient.
-
-        Parameters
-        ----------
-        values : numpy.ndarray
-            The values of the variables, side by side.
-        """
+        """Return the log-density at a point, and its gradient."""
         values = np.asarray(values, self.point.dtype)
         if self.groups is not None and SESSION.state == "child":
             self.groups.lead()
@@ -345,12 +247,7 @@ class Density:
     def or_else(self, plain: Callable[[], Plain], tell: Callable[[str], None]) -> None:
         """Have another function compute from the call on in which there is an error.
 
-        Parameters
-        ----------
-        plain : callable
-            Makes it.
-        tell : callable
-            Is told of it.
+        `plain` makes it, and `tell` gets a sentence about it.
         """
         self._instead, self._tell = plain, tell
 
@@ -363,7 +260,7 @@ class Density:
         return self._computed(values)
 
     def _computed(self, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        sources = self._dimensions.sources
+        sources = self._sources
         if sources.are_changed:
             sources.read()
             for part in self._all:
@@ -373,3 +270,39 @@ class Density:
         for part in self._all:
             total = total + part.add(values, gradient)
         return np.asarray(total), gradient
+
+
+def _arranged(
+    sharing: Sharing,
+    shapes: Mapping[Variable, Any],
+    how: How,
+    limits: Limits,
+    start: np.ndarray,
+) -> Sharing:
+    """Look again at terms that are refused, or need all rows, arranged anew.
+
+    That is kept if fewer are refused then, or as many and fewer need all rows.
+    """
+    terms: list[Term] = []
+    try:
+        for i, term in enumerate(sharing.terms):
+            if i in sharing.refused or i in sharing.exchanging:
+                each = arranged(term.total, shapes, how.check)
+                terms += [term._replace(total=total) for total in each]
+            else:
+                terms.append(term)
+        if terms == list(sharing.terms):
+            return sharing
+        anew = Sharing(terms, shapes, how, limits, start)
+    except LOST:
+        raise
+    except Exception:  # the terms as they were are at hand
+        return sharing
+    before = len(_by_names(sharing)), len(sharing.exchanging)
+    is_better = (len(_by_names(anew)), len(anew.exchanging)) < before
+    return anew if is_better else sharing
+
+
+def _by_names(sharing: Sharing) -> dict[str, str]:
+    """Return what is refused, by the names of the terms."""
+    return {sharing.terms[i].name: why for i, why in sharing.refused.items()}

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from pytensor.graph.basic import Apply, Constant, Variable
 from pytensor.graph.traversal import ancestors
+from pytensor.tensor.basic import ARange
 from pytensor.tensor.elemwise import CAReduce, Elemwise
 from pytensor.tensor.type import DenseTensorType
 
+from ..compiler.domain import Refused
+from ..compiler.rules.base import TAKING
+from ..compiler.rules.index import entries_of_index
 from .axes import Axes, Axis
-from .numbers import are_alike, are_numbers, candidates, is_view
-from .sources import Sources
-from .terms import Given
+from .data import Given, Sources, are_alike, is_view
 
 FEW = 3
 """Entries of a dimension that are no rows where there are others."""
@@ -29,13 +31,7 @@ MUCH = 4
 class Dimension:
     """A dimension of the data, and the terms of a density that it has most to do with.
 
-    Attributes
-    ----------
-    axis : Axis
-    length : int
-    terms : list of int
-    work : int
-        Elements that a call computes along it.
+    `work` is how many elements a call computes along it.
     """
 
     axis: Axis
@@ -45,14 +41,16 @@ class Dimension:
 
 
 class Dimensions:
-    """The dimensions of a graph, their lengths, and the work along them.
+    """The dimensions of the terms of a density, their lengths, and the work along them.
 
-    Parameters
+    `free` has the variables that the density is of, with their shapes.
+
+    Attributes
     ----------
-    sums : sequence of Variable
-        The terms.
-    free : mapping of Variable to tuple of int
-        The variables that a density is of, and their shapes.
+    lengths : dict of Axis to int
+        Of each dimension of which data or free variables have one.
+    row_indices : dict of (Apply, int) to (int, int)
+        Inputs that are the numbers of rows: the axis that they index, and their own.
     """
 
     def __init__(
@@ -65,17 +63,14 @@ class Dimensions:
         self.sources = Sources([v for v in dict.fromkeys(used) if _is_array(v)])
         self._of_data: set[Axis] = set()
         self.lengths = self._measure()
-        self.numbers: dict[tuple[Apply, int], tuple[int, int]] = {}
-        self._join_numbered()
+        self.row_indices: dict[tuple[Apply, int], tuple[int, int]] = {}
+        self._join_indexed()
 
-    def _join_numbered(self) -> None:
-        """Join the dimensions of what is indexed by row numbers, and of these.
-
-        Notes which inputs have such: what they index, by axis, and their own axis.
-        """
+    def _join_indexed(self) -> None:
+        """Join the dimensions of what the numbers of rows index, and of these."""
         uses = set(self.given.uses)
         for node in self.given.nodes:
-            for i, axis, own in candidates(node):
+            for i, axis, own in _row_indices(node):
                 key, var = (node, i), node.inputs[i]
                 if key not in uses:
                     key, var = _source(node, i)
@@ -83,10 +78,10 @@ class Dimensions:
                     continue
                 one = self.axes.of(node.inputs[0], axis)
                 values = np.asarray(self.sources.values[var])
-                if are_numbers(values, self.lengths.get(one, -1)):
+                if _counts_rows(values, self.lengths.get(one, -1)):
                     self.axes.join(one, self.axes.of_input(node, i, own))
-                    self.numbers[node, i] = axis, own
-        if self.numbers:
+                    self.row_indices[node, i] = axis, own
+        if self.row_indices:
             self._of_data = set()
             self.lengths = self._measure()
 
@@ -235,7 +230,7 @@ class Dimensions:
 def _source(node: Apply, i: int) -> tuple[tuple[Apply, int], Variable]:
     """Return where an input, a view of data, has that from."""
     var = node.inputs[i]
-    while var.owner is not None and is_view(var.owner.op):
+    while var.owner is not None and is_view(var.owner):
         node, i = var.owner, 0
         var = node.inputs[0]
     return (node, i), var
@@ -243,3 +238,38 @@ def _source(node: Apply, i: int) -> tuple[tuple[Apply, int], Variable]:
 
 def _is_array(var: Variable) -> bool:
     return isinstance(var.type, DenseTensorType)
+
+
+def _row_indices(node: Apply) -> Iterator[tuple[int, int, int]]:
+    """Yield where an input may be the numbers of rows, as in ``p[arange(len(y)), y]``.
+
+    Each is told by its place, by the axis that it indexes, and by its own axis along
+    which the numbers are. It takes from each row something of its own: so what is
+    indexed has rows where the index does.
+    """
+    if not isinstance(node.op, TAKING):
+        return
+    try:
+        entries = entries_of_index(node, 1)
+    except Refused:
+        return
+    for axis, entry in enumerate(entries):
+        if isinstance(entry, Variable) and _may_be_row_index(entry):
+            shape: Any = entry.type.shape  # type: ignore[attr-defined]
+            long = [a for a, length in enumerate(shape) if length != 1]
+            if len(long) == 1:
+                yield node.inputs.index(entry), axis, long[0]
+
+
+def _may_be_row_index(var: Variable) -> bool:
+    """Tell whether a variable stays the numbers of rows if it has such now."""
+    while var.owner is not None and is_view(var.owner):
+        var = var.owner.inputs[0]
+    if isinstance(var, Constant):
+        return var.type.dtype != "bool"
+    return var.owner is not None and isinstance(var.owner.op, ARange)
+
+
+def _counts_rows(values: np.ndarray, length: int) -> bool:
+    """Tell whether values are 0, 1, 2, ... up to a length."""
+    return values.size == length and np.array_equal(values.ravel(), np.arange(length))

@@ -31,16 +31,9 @@ disconnected_type = DisconnectedType()
 class LogpOfRanks(Op):
     """The log-density at the values of free variables, and its gradient by each.
 
-    Parameters
-    ----------
-    values : sequence of Variable
-        The model's variables of these values.
-    graph : Variable
-        PyMC's, of these.
-    make : callable
-        Makes the function of the ravelled point, when it is first needed.
-    plain : callable
-        Makes one for processes that this one starts, whose ranks these are not.
+    `graph` is PyMC's, of the model's variables of these values. `make` makes the
+    function of the ravelled point, when it is first needed, and `plain` makes one for
+    processes that this one starts, whose ranks these are not.
     """
 
     def __init__(
@@ -142,14 +135,7 @@ def plain_of(
 ) -> Plain:
     """Return a function of the ravelled point that PyMC compiles, for one process.
 
-    Parameters
-    ----------
-    model : pymc.Model
-    values : sequence of Variable
-    graph : Variable
-        A log-density of these.
-    mode : optional
-        PyTensor's.
+    The graph is a log-density of the values.
     """
     gradients: Any = pytensor.grad(graph, list(values), disconnected_inputs="ignore")
     outputs = [graph, *gradients]

@@ -4,6 +4,10 @@ What is reshaped, repeated or joined has the entries of something else in anothe
 arrangement: ``pt.repeat(f(x), 4)`` is ``f(x)[[0, 0, 0, 0, 1, 1, ...]]``. With the index
 taken to the data, as ``f(x[[0, 0, 0, 0, 1, 1, ...]])``, ranks can share the entries.
 Where an index meets a free variable it stays there, as that of a group does.
+
+So are rows gathered: of a linear predictor ``X @ slopes`` PyMC takes the rows that were
+observed, and those with missing values, each for a density of its own. What has fewer
+rows than are gathered, as effects of groups, stays as it is.
 """
 
 from __future__ import annotations
@@ -15,6 +19,7 @@ import numpy as np
 import pytensor.tensor as pt
 from pytensor.compile.builders import OpFromGraph
 from pytensor.graph.basic import Apply, Constant, Variable
+from pytensor.graph.traversal import io_toposort
 from pytensor.tensor.basic import (
     Alloc,
     Join,
@@ -23,27 +28,23 @@ from pytensor.tensor.basic import (
     TensorFromScalar,
 )
 from pytensor.tensor.elemwise import CAReduce, DimShuffle, Elemwise
+from pytensor.tensor.extra_ops import CumOp
 from pytensor.tensor.math import All, Dot
 from pytensor.tensor.subtensor import Subtensor
 
 from ..compiler.cloning import inlined
 from ..compiler.domain import Refused
-from ..compiler.rules.base import apart
+from ..compiler.rules.base import TAKING, apart
 from ..compiler.rules.index import entries_of_index
-from .numbers import TAKING
-from .rebuilding import remade
+from .rebuilding import rebuilt, remade
 
 Index = Mapping[int, Any]
-"""Of some axes, arrays of one shape that say which entries are taken: data."""
+"""Of some axes, arrays of one shape that say which entries are taken: data. Of one axis
+it may be a slice."""
 
 
 class Computed:
-    """Tells what is computed in each call, from free variables.
-
-    Parameters
-    ----------
-    free : sequence of Variable
-    """
+    """Tells what is computed in each call, from free variables."""
 
     def __init__(self, free: Sequence[Variable]) -> None:
         self._known: dict[Variable, bool] = dict.fromkeys(free, True)
@@ -69,37 +70,46 @@ class Lifting:
     Parameters
     ----------
     computed : Computed
-    shape : tuple of int or None
-        Of the arrays of an index, as far as it is known.
+    ndim : int
+        Of the arrays of an index.
     part : (Apply, int), optional
         A node that joins parts, and which part the entries are.
     check : type, optional
         The Op that checks parameters, around a density.
+
+    Attributes
+    ----------
+    meets_data : bool
+        Whether entries of data were taken.
     """
 
     def __init__(
         self,
         computed: Computed,
-        shape: Sequence[int | None],
+        ndim: int,
         part: tuple[Apply, int] | None = None,
         check: type | None = None,
     ) -> None:
         self._computed, self._part = computed, part
         self._check: tuple[type, ...] = (check,) if check else ()
-        self._n = len(shape)
+        self._n = ndim
         self._known: dict[Any, Any] = {}
+        self.meets_data = False
 
     def of(self, var: Variable, index: Index) -> Any:
         """Return entries of a variable: their axes first, then those of no index."""
         if not index:
-            return pt.shape_padleft(var, self._n)
+            return _in_order(var, ["x"] * self._n + [*range(var.type.ndim)])  # type: ignore[attr-defined]
         key = var, tuple((axis, id(each)) for axis, each in sorted(index.items()))
         if key not in self._known:
             self._known[key] = self._of(var, dict(index)), index
         return self._known[key][0]
 
     def _of(self, var: Any, index: dict[int, Any]) -> Any:
-        if var not in self._computed or var.owner is None:
+        if var not in self._computed:
+            self.meets_data = True
+            return _indexed(var, index)
+        if var.owner is None:
             return _indexed(var, index)
         node, op = var.owner, var.owner.op
         for kind, rule in (
@@ -133,7 +143,7 @@ class Lifting:
             elif axis not in long:
                 axes += [] if axis in own else [place]
                 place += 1
-        return found.dimshuffle(axes)
+        return _in_order(found, axes)
 
     def _elementwise(self, node: Apply, index: Index) -> Any:
         ndim = node.outputs[0].type.ndim  # type: ignore[attr-defined]
@@ -210,6 +220,8 @@ class Lifting:
         var, *lengths = node.inputs
         found = self._broadcast(var, index, len(lengths))
         first: Any = next(iter(index.values()))
+        if isinstance(first, slice):
+            return None
         rest = [each for axis, each in enumerate(lengths) if axis not in index]
         shape = [first.shape[axis] for axis in range(self._n)]
         if not rest and all(length != 1 for length in found.type.shape):
@@ -281,11 +293,8 @@ class Lifting:
                 return None
             if entry != slice(None):
                 numbers = np.arange(length)[slice(*bounds)]
-                each = (
-                    numbers[each]
-                    if isinstance(each, np.ndarray)
-                    else pt.constant(numbers)[each]
-                )
+                is_known = isinstance(each, (np.ndarray, slice))
+                each = (numbers if is_known else pt.constant(numbers))[each]
             inner[kept[axis]] = each
         rest = [entry for a, entry in enumerate(entries) if a not in inner]
         found = self.of(var, inner)
@@ -341,10 +350,108 @@ def _dot(entries: Any, matrix: Any) -> Any:
 def _indexed(var: Any, index: Index) -> Any:
     """Return entries of an array, their axes first."""
     axes = sorted(index)
-    arrays = [index[axis] for axis in axes]
-    if isinstance(var, Constant) and all(isinstance(a, np.ndarray) for a in arrays):
+    entries = [index[axis] for axis in axes]
+    are_known = all(isinstance(each, (np.ndarray, slice)) for each in entries)
+    if isinstance(var, Constant) and are_known:
         moved = np.moveaxis(np.asarray(var.data), axes, range(len(axes)))
-        return pt.constant(moved[tuple(arrays)])
+        return pt.constant(moved[tuple(entries)])
     rest = [axis for axis in range(var.type.ndim) if axis not in index]
-    first = var if axes == list(range(len(axes))) else var.dimshuffle([*axes, *rest])
-    return first[tuple(map(pt.as_tensor_variable, arrays))]
+    first = _in_order(var, [*axes, *rest])
+    return first[
+        tuple(e if isinstance(e, slice) else pt.as_tensor_variable(e) for e in entries)
+    ]
+
+
+def _in_order(var: Any, order: Sequence[Any]) -> Any:
+    """Return an array with its axes in another order; of data, as data."""
+    if list(order) == list(range(var.type.ndim)):
+        return var
+    if not isinstance(var, Constant):
+        return var.dimshuffle(order)
+    data = np.asarray(var.data)
+    kept = [axis for axis in order if axis != "x"]
+    dropped = tuple(axis for axis in range(data.ndim) if axis not in kept)
+    moved = data.transpose([*kept, *dropped]).reshape([data.shape[a] for a in kept])
+    new = tuple(place for place, axis in enumerate(order) if axis == "x")
+    return pt.constant(np.expand_dims(moved, new))
+
+
+# -- rows that are gathered
+
+
+def with_gathered_data(
+    graph: Sequence[Variable], free: Sequence[Variable]
+) -> list[Variable]:
+    """Return graphs in which rows are gathered from data, where they can be.
+
+    Of the graphs, `free` are the leaves that are no data.
+    """
+    computed = Computed(free)
+    at_once = _needed_at_once(io_toposort([], list(graph)))
+
+    def visit(node: Apply, inputs: list[Variable]) -> list[Variable] | None:
+        if inputs[0] not in computed or not isinstance(node.op, (*TAKING, Subtensor)):
+            return None
+        gathered = _along_one_axis(node, inputs)
+        if gathered is None or (node in at_once and _reverses(gathered[1])):
+            return None
+        axis, entry = gathered
+        lifting = Lifting(computed, 1)
+        found = lifting.of(inputs[0], {axis: entry})
+        if not lifting.meets_data:
+            return None
+        order = [*range(1, axis + 1), 0, *range(axis + 1, found.type.ndim)]
+        return [_in_order(found, order)]
+
+    return rebuilt(graph, visit)
+
+
+def _needed_at_once(nodes: Sequence[Apply]) -> set[Apply]:
+    """Return what goes element by element into sums up to each row.
+
+    Every rank needs all of these rows. Where they come from the last to the first, as
+    in a partial likelihood, ranks are to compute each its own before they exchange
+    them: of data in the other order every rank would compute all.
+    """
+    found: set[Apply] = set()
+    for node in reversed(nodes):
+        if node in found or isinstance(node.op, CumOp):
+            for var in node.inputs:
+                is_passed_on = isinstance(node.op, (CumOp, Elemwise, DimShuffle))
+                if var.owner is not None and is_passed_on:
+                    found.add(var.owner)
+    return found
+
+
+def _reverses(entry: Any) -> bool:
+    """Tell whether an index is all entries, from the last to the first."""
+    return isinstance(entry, slice) and entry == slice(None, None, -1)
+
+
+def _along_one_axis(node: Apply, inputs: list[Variable]) -> tuple[int, Any] | None:
+    """Return along which axis a node gathers rows, and which; None if not along one."""
+    try:
+        entries = entries_of_index(node, 1)
+    except Refused:
+        return None
+    gathered = [(a, e) for a, e in enumerate(entries) if e != slice(None)]
+    if len(gathered) != 1:
+        return None
+    ((axis, entry),) = gathered
+    if isinstance(entry, slice):
+        bounds = [_number(p) for p in (entry.start, entry.stop, entry.step)]
+        return None if "?" in bounds else (axis, slice(*bounds))
+    if getattr(entry.type, "ndim", 0) != 1:
+        return None
+    if entry.type.dtype == "bool":
+        if isinstance(entry, Constant):
+            return axis, np.flatnonzero(entry.data)
+        return (axis, pt.nonzero(entry)[0]) if _is_data(entry) else None
+    had, has = inputs[0].type.shape[axis], entry.type.shape[0]  # type: ignore[attr-defined]
+    if None in (had, has) or has > had or not _is_data(entry):
+        return None
+    return axis, entry.data if isinstance(entry, Constant) else entry
+
+
+def _is_data(var: Variable) -> bool:
+    return isinstance(var, Constant) or var.owner is None

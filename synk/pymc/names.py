@@ -12,7 +12,9 @@ import importlib.util
 import inspect
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager
 from numbers import Integral
+from types import FrameType
 from typing import Any, NamedTuple
 
 import pytensor
@@ -43,14 +45,19 @@ USUAL = 1000
 """PyMC's number of draws, and of those that it tunes by, where none was given."""
 
 
+def _frames() -> Iterator[tuple[str, str, FrameType]]:
+    """Yield the frames that this is called from, with their modules and functions."""
+    frame = sys._getframe(1).f_back
+    while frame is not None:
+        yield frame.f_globals.get("__name__", ""), frame.f_code.co_name, frame
+        frame = frame.f_back
+
+
 def _locals_of_sample() -> dict[str, Any]:
     """Return the variables of the call of ``pm.sample`` that this is part of."""
-    frame: Any = sys._getframe(1)
-    while frame is not None:
-        name = frame.f_globals.get("__name__"), frame.f_code.co_name
-        if name == SAMPLE:
+    for module, function, frame in _frames():
+        if (module, function) == SAMPLE:
             return dict(frame.f_locals)
-        frame = frame.f_back
     return {}
 
 
@@ -95,27 +102,27 @@ def make_initial_point_fn() -> Callable[..., Any]:
 
 
 @contextlib.contextmanager
-def nutpie_compiles(by: Callable[[Callable[..., Any]], Any]) -> Iterator[None]:
+def _replaced(where: Any, name: str, value: Any) -> Iterator[None]:
+    """Have something of PyMC's be another in a block."""
+    plain = getattr(where, name)
+    try:
+        setattr(where, name, value)
+        yield
+    finally:
+        setattr(where, name, plain)
+
+
+def nutpie_compiles(by: Callable[[Callable[..., Any]], Any]) -> AbstractContextManager:
     """Have nutpie compile models by another function in a block.
 
     ``pm.sample`` takes it by its name in nutpie's module, and takes nutpie from PyMC
-    6.4 on where that is installed.
-
-    Parameters
-    ----------
-    by : callable
-        Makes it of nutpie's own.
+    6.4 on where that is installed.    It is made of nutpie's own.
     """
     if importlib.util.find_spec("nutpie") is None:
-        yield
-        return
+        return contextlib.nullcontext()
     nutpie: Any = importlib.import_module("nutpie")
-    plain = nutpie.compile_pymc_model
-    try:
-        nutpie.compile_pymc_model = by(plain)
-        yield
-    finally:
-        nutpie.compile_pymc_model = plain
+    name = "compile_pymc_model"
+    return _replaced(nutpie, name, by(getattr(nutpie, name)))
 
 
 LOOKS = "assign_step_methods"
@@ -127,15 +134,12 @@ def asked_by() -> str:
 
     It is "" for one that only looks at its graph.
     """
-    frame: Any = sys._getframe(1)
-    while frame is not None:
-        name = frame.f_globals.get("__name__", "")
-        if frame.f_code.co_name == LOOKS:
+    for module, function, _ in _frames():
+        if function == LOOKS:
             return ""
-        is_pymc = name.startswith(("pymc.", "pymc_extras."))
-        if is_pymc and not name.startswith(("pymc.model", "pymc.util")):
-            return name
-        frame = frame.f_back
+        is_pymc = module.startswith(("pymc.", "pymc_extras."))
+        if is_pymc and not module.startswith(("pymc.model", "pymc.util")):
+            return module
     return "the script"
 
 
@@ -154,18 +158,13 @@ def wants_jax() -> bool:
     """Tell whether PyMC compiles what it asks for by JAX, where an Op is unknown."""
     if _is_jax(pytensor.config.mode):
         return True
-    frame: Any = sys._getframe(1)
-    while frame is not None:
-        name = frame.f_globals.get("__name__", "")
-        if name.startswith(("pymc.", "pymc_extras.")):
+    for module, function, frame in _frames():
+        if module.startswith(("pymc.", "pymc_extras.")):
             given = frame.f_locals
             modes = [given.get(key) for key in _BACKENDS]
             modes.append((given.get("compile_kwargs") or {}).get("mode"))
-            if any(map(_is_jax, modes)):
+            if any(map(_is_jax, modes)) or "jaxified" in function:
                 return True
-            if "jaxified" in frame.f_code.co_name:
-                return True
-        frame = frame.f_back
     return False
 
 
@@ -176,25 +175,15 @@ def _is_jax(mode: Any) -> bool:
     return isinstance(getattr(mode, "linker", mode), JAXLinker)
 
 
-@contextlib.contextmanager
-def models_logp(by: Callable[[Callable[..., Any]], Any]) -> Iterator[None]:
+def models_logp(by: Callable[[Callable[..., Any]], Any]) -> AbstractContextManager:
     """Have models' method ``logp`` be another one in a block.
 
-    It is that of the class, as some methods of inference copy a model first.
-
-    Parameters
-    ----------
-    by : callable
-        Makes it of PyMC's own.
+    It is that of the class, as some methods of inference copy a model first, and is
+    made of PyMC's own.
     """
     from pymc import Model
 
-    plain = Model.logp
-    try:
-        Model.logp = by(plain)
-        yield
-    finally:
-        Model.logp = plain
+    return _replaced(Model, "logp", by(Model.logp))
 
 
 PATHS: dict[str, dict[str, Any]] = {
@@ -216,8 +205,7 @@ def paths_in_turn() -> Iterator[None]:
             plain = getattr(module, "make_generator", None)
             if plain and how.keys() <= inspect.signature(plain).parameters.keys():
                 made = functools.partial(_with, plain, how)
-                stack.callback(setattr, module, "make_generator", plain)
-                module.make_generator = made
+                stack.enter_context(_replaced(module, "make_generator", made))
         yield
 
 
@@ -225,15 +213,11 @@ def _with(plain: Callable[..., Any], how: Mapping[str, Any], **given: Any) -> An
     return plain(**{**given, **how})
 
 
-@contextlib.contextmanager
-def chains_by(by: Callable[..., Any]) -> Iterator[None]:
+def chains_by(by: Callable[..., Any]) -> AbstractContextManager:
     """Have ``pm.sample`` with several cores run its chains by another function.
 
-    Parameters
-    ----------
-    by : callable
-        Called with PyMC's two functions, of chains side by side and of chains one after
-        the other, and the arguments for these.
+    That gets PyMC's two functions, of chains side by side and of chains one after the
+    other, and how many chains there are to be.
     """
     import pymc.sampling.mcmc as mcmc
 
@@ -246,23 +230,13 @@ def chains_by(by: Callable[..., Any]) -> Iterator[None]:
 
         return by(side_by_side, lambda: mcmc._sample_many(**given), given["chains"])
 
-    try:
-        mcmc._mp_sample = chains
-        yield
-    finally:
-        mcmc._mp_sample = plain
+    return _replaced(mcmc, "_mp_sample", chains)
 
 
 class ForSteps:
     """What PyMC's steps take for the result of ``Model.logp_dlogp_function``.
 
-    Parameters
-    ----------
-    density : callable
-        Of the ravelled point; returns the log-density and its gradient.
-    others : dict of str to SharedVariable
-        Variables that the gradient is not by.
-    dtype : str
+    `density` is of the ravelled point, and the gradient is not by `others`.
     """
 
     _raveled_inputs = True
@@ -299,11 +273,7 @@ class ForSteps:
 def as_plain(made: Any, others: Mapping[str, Any]) -> Callable[[Any], Any]:
     """Return what PyMC's ``logp_dlogp_function`` made as a function of the vector.
 
-    Parameters
-    ----------
-    made : object
-    others : mapping of str to SharedVariable
-        Variables that the gradient is not by.
+    `others` are variables that the gradient is not by.
     """
 
     def plain(values: Any) -> Any:

@@ -41,17 +41,9 @@ def compiled(
     jitter_rvs: Any = None,
     default_initialization_strategy: str = "support_point",
 ) -> Any:
-    """Return what ``nutpie.sample`` takes.
+    """Return what ``nutpie.sample`` takes, as ``nutpie.compile_pymc_model`` does.
 
-    Parameters
-    ----------
-    model : pymc.Model
-    density : Density
-        By all free variables.
-    computed : callable
-        It, as threads call it.
-    var_names, initial_points, jitter_rvs, default_initialization_strategy
-        As for ``nutpie.compile_pymc_model``.
+    The density is by all free variables; `computed` is it as threads call it.
     """
     from nutpie.compiled_pyfunc import from_pyfunc
 
@@ -97,10 +89,7 @@ def _called(computed: Plain) -> Callable[..., Any]:
 class _Recorded:
     """What is recorded of a draw: the variables, untransformed too, and deterministics.
 
-    Attributes
-    ----------
-    transformed : list of str
-        Names of the values that are other than their variables.
+    `transformed` has the names of the values that are other than their variables.
     """
 
     def __init__(

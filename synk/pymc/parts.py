@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytensor
@@ -17,22 +17,14 @@ from ..errors import SplitError, SplitWarning
 from ..variables.data import Data, data
 from .axes import Axis
 from .checks import written_out
+from .data import Sources
 from .dimensions import Dimensions
-from .sources import Sources
-from .substitution import NoRows, NotByRows, RowInput, Substituted, by_rows
+from .substitution import NoRows, NotByRows, RowInput, Substituted, Way, by_rows
 from .words import shown
 
 
 class Point:
-    """Free variables, side by side in a vector.
-
-    Parameters
-    ----------
-    shapes : mapping of Variable to tuple of int
-        In the order of the vector.
-    dtype : str
-        The vector's.
-    """
+    """Free variables with their shapes, side by side in a vector of a dtype."""
 
     def __init__(self, shapes: Mapping[Variable, tuple[int, ...]], dtype: str) -> None:
         self.dtype = dtype
@@ -62,14 +54,11 @@ class Point:
         return Point(shapes, self.dtype), np.concatenate([[], *entries]).astype(int)
 
 
-class Part:
-    """Terms of a density by rows along one dimension, on all ranks.
+class How(NamedTuple):
+    """How the functions of a density are made.
 
-    Parameters
+    Attributes
     ----------
-    dimensions : Dimensions
-    dimension : Axis
-    terms : sequence of int
     point : Point
         What the gradient is by.
     others : mapping of Variable to Variable
@@ -80,23 +69,21 @@ class Part:
         Whether parameters are checked.
     mode, name
         As for `synk.function`.
-    scatters : bool
-        Whether free variables along the dimension go by rows.
-    exchanges : bool
-        Whether ranks may need rows of others.
-    opens : bool
-        Whether what no data along the dimension go into is computed by every rank as
-        PyMC has written it, and rows are taken of it.
+    """
 
-    Attributes
-    ----------
-    exchanged : list of str
-        For what they do.
+    point: Point
+    others: Mapping[Variable, Variable]
+    check: type
+    bounds: bool
+    mode: Any
+    name: str
 
-    Raises
-    ------
-    NotByRows, SplitError
-        If ranks cannot share this.
+
+class Part:
+    """Terms of a density by rows along one dimension, on all ranks.
+
+    `exchanged` says for what ranks need rows of others. It is an error, NotByRows or
+    SplitError, if ranks cannot share this.
     """
 
     def __init__(
@@ -104,16 +91,11 @@ class Part:
         dimensions: Dimensions,
         dimension: Axis,
         terms: Sequence[int],
-        point: Point,
-        others: Mapping[Variable, Variable],
-        check: type,
-        bounds: bool,
-        mode: Any,
-        name: str,
-        scatters: bool = True,
-        exchanges: bool = False,
-        opens: bool = False,
+        how: How,
+        way: Way,
     ) -> None:
+        point, others = how.point, how.others
+        scatters, exchanges, opens = way
         n = dimensions.lengths[dimension]
         along = [v for v in point.shapes if dimensions.along(v, dimension)]
         twice = [v for v in along if len(dimensions.along(v, dimension)) > 1]
@@ -134,7 +116,7 @@ class Part:
         aside |= {v: _open(v, point.shapes[v]) for v in along if v in makers}
         self._aside = list(aside)
         stands = {**others, **whole, **(aside or {var: var for var in along})}
-        made = by_rows(dimensions, dimension, terms, stands, scatters, exchanges, opens)
+        made = by_rows(dimensions, dimension, terms, stands, way)
         if not made.data:
             raise NoRows("data are alike in all rows")
         self._by = [given for given in made.free if given.source in point.shapes]
@@ -142,16 +124,20 @@ class Part:
         outputs = _with_gradients(
             made, list(whole.values()), [*of_rows, *aside.values()]
         )
-        self.outputs, checks_rows = written_out(outputs, made.row_axis, check, bounds)
+        self.outputs, checks_rows = written_out(
+            outputs, made.row_axis, how.check, how.bounds
+        )
         # With whole conditions, and the function of them, which is made when needed.
-        self._whole = written_out(outputs, {}, check, bounds)[0] if checks_rows else []
+        self._whole: list[Variable] = []
+        if checks_rows:
+            self._whole, _ = written_out(outputs, {}, how.check, how.bounds)
         self._exact: Any = None
         self._taken = [g.variable for g in (*made.data, *made.free)]
         self._taken_whole = [vector, *aside.values()]
-        self._mode, self._name = mode, name
+        self._mode, self._name = how.mode, how.name
         with warnings.catch_warnings(record=True) as told:
             warnings.simplefilter("always", SplitWarning)
-            self.function = self._compiled(self.outputs, name, strict=not exchanges)
+            self.function = self._compiled(self.outputs, how.name, strict=not exchanges)
         refused = why_refused(self.function)
         if refused:  # with exchanges it is an error of a call
             raise SplitError(refused)
@@ -232,31 +218,17 @@ class Part:
 
 
 class SerialPart:
-    """Terms of a density that the master computes by itself.
+    """Terms of a density that the master computes by itself."""
 
-    Parameters
-    ----------
-    dimensions, terms, point, others, check, bounds, mode
-        As for `Part`.
-    """
-
-    def __init__(
-        self,
-        dimensions: Dimensions,
-        terms: Sequence[int],
-        point: Point,
-        others: Mapping[Variable, Variable],
-        check: type,
-        bounds: bool,
-        mode: Any,
-    ) -> None:
+    def __init__(self, dimensions: Dimensions, terms: Sequence[int], how: How) -> None:
+        point = how.point
         vector = pt.vector("point", dtype=point.dtype, shape=(point.size,))
         whole = point.parts(vector)
-        self._made = by_rows(dimensions, None, terms, {**others, **whole})
+        self._made = by_rows(dimensions, None, terms, {**how.others, **whole})
         outputs = _with_gradients(self._made, list(whole.values()))
-        outputs, _ = written_out(outputs, {}, check, bounds)
+        outputs, _ = written_out(outputs, {}, how.check, how.bounds)
         self._function = pytensor.function(
-            [vector], outputs, mode=mode, on_unused_input="ignore"
+            [vector], outputs, mode=how.mode, on_unused_input="ignore"
         )
 
     def take(self, sources: Sources) -> None:

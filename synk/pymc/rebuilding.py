@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,34 +19,26 @@ Visit = Callable[[Apply, list[Variable]], list[Variable] | None]
 
 
 def rebuilt(
-    nodes: Sequence[Apply],
-    made: dict[Variable, Variable],
-    inputs_of: Callable[[Apply], list[Variable]],
+    graph: Sequence[Variable],
     visit: Visit,
-) -> None:
-    """Make nodes anew, and enter in `made` what stands for what.
-
-    Parameters
-    ----------
-    nodes : sequence of Apply
-        In the order of computation.
-    made : dict of Variable to Variable
-    inputs_of : callable
-        The inputs that take the place of a node's.
-    visit : callable
-    """
-    for node in nodes:
-        inputs = inputs_of(node)
+    stands: Mapping[Variable, Variable] | None = None,
+) -> list[Variable]:
+    """Return graphs made anew, node by node; in them others may stand for variables."""
+    made = dict(stands or {})
+    for node in io_toposort([], list(graph)):
+        inputs = [made.get(var, var) for var in node.inputs]
         outputs = visit(node, inputs)
         if outputs is None:
-            same = all(a is b for a, b in zip(inputs, node.inputs, strict=True))
-            outputs = node.outputs if same else remade(node, inputs)
+            outputs = remade(node, inputs)
         made.update(zip(node.outputs, outputs, strict=True))
+    return [made.get(var, var) for var in graph]
 
 
 def remade(node: Apply, inputs: list[Variable]) -> list[Variable]:
     """Return what a node's Op makes of other inputs, which may be of other types."""
     op: Any = node.op
+    if all(new is old for new, old in zip(inputs, node.inputs, strict=True)):
+        return node.outputs
     if [var.type for var in inputs] == [var.type for var in node.inputs]:
         return with_inputs(node, inputs).outputs
     if isinstance(op, OpFromGraph):

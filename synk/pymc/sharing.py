@@ -6,14 +6,19 @@ one at fault is computed serially, and named, and not the others that stand with
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from pytensor.graph.basic import Variable
 
 from ..compiler.proof import why_refused
 from ..errors import RankTimeout, SplitError, StateError, WorkerDied
 from .axes import Axis
-from .parts import Part
-from .substitution import NoRows, NotByRows
+from .dimensions import Dimension, Dimensions
+from .parts import How, Part
+from .substitution import NoRows, NotByRows, Way
+from .terms import Term
 from .words import without_present_lines
 
 LOST = (WorkerDied, RankTimeout, StateError)
@@ -22,10 +27,33 @@ LOST = (WorkerDied, RankTimeout, StateError)
 _REFUSALS = (NotByRows, SplitError)
 
 WAYS = (
-    *((True, False, False), (False, False, False)),
-    *((False, True, False), (False, True, True)),
+    *(Way(), Way(scatters=False)),
+    *(Way(scatters=False, exchanges=True), Way(False, True, opens=True)),
 )
 """Free variables by rows or whole; without rows of other ranks, or with these."""
+
+
+class Limits(NamedTuple):
+    """What is worth sharing, and what is done about errors.
+
+    Attributes
+    ----------
+    least : int
+        Elements that a call computes along a second dimension of the data, for ranks to
+        share that as well, by a launch of its own.
+    at_least : float
+        Elements along the first dimension, for ranks to share anything.
+    begins : bool
+        Whether the first call is made, by ranks that are there: what fails in it, or
+        while it is compiled, is computed serially then.
+    raises : bool
+        Whether errors that are no refusals are raised, with a note.
+    """
+
+    least: int
+    at_least: float
+    begins: bool
+    raises: bool
 
 
 class Tried(NamedTuple):
@@ -40,51 +68,75 @@ class Sharing:
 
     Parameters
     ----------
-    make : callable
-        Makes a part, of a dimension, terms, and two bools; see `WAYS`.
-    names, lines : sequence of str
-        Of the terms, and where the script has made each.
-    priors : collection of int
-        Of the terms those of free variables.
-    raises : bool
-        Whether errors that are no refusals are raised, with a note.
+    terms : sequence of Term
+    shapes : mapping of Variable to tuple of int
+        Of what the density is of.
+    how : How
+    limits : Limits
+    start : numpy.ndarray
+        A point.
 
     Attributes
     ----------
+    parts : list of Part
+    most_rows : int or None
+        The length of the dimension that the terms have most to do with.
+    is_small : bool
+        Whether there is less to share than is asked for.
     refused : dict of int to str
         Terms that are computed serially, and why.
     faults : dict of int to str
         Of these the ones at fault, and why; others are along the same rows.
+    exchanging : set of int
+        Terms for which ranks need rows of others.
     """
 
     def __init__(
         self,
-        make: Callable[[Axis, list[int], bool, bool, bool], Part],
-        names: Sequence[str],
-        lines: Sequence[str],
-        priors: Collection[int],
-        raises: bool,
+        terms: Sequence[Term],
+        shapes: Mapping[Variable, tuple[int, ...]],
+        how: How,
+        limits: Limits,
+        start: np.ndarray,
     ) -> None:
-        self._make, self._raises = make, raises
-        self._names, self._lines, self._priors = names, lines, priors
+        self.terms, self._how, self._limits, self._start = terms, how, limits, start
         self.refused: dict[int, str] = {}
         self.faults: dict[int, str] = {}
+        self.exchanging: set[int] = set()
+        self.dimensions = Dimensions([term.total for term in terms], shapes)
+        found = self.dimensions.of_terms()
+        self.most_rows = found[0].length if found else None
+        self.is_small = bool(found) and found[0].work < limits.at_least
+        self.parts: list[Part] = []
+        if not self.is_small:
+            self._share(found)
 
-    def part(
+    def _share(self, found: Sequence[Dimension]) -> None:
+        """Make a part for each dimension that pays, with others in the first one."""
+        every = [i for each in found for i in each.terms]
+        rest = [i for i in range(len(self.terms)) if i not in every]
+        for k, dimension in enumerate(found):
+            others: list[int] = []
+            if not self.parts:
+                small = [d for d in found[k + 1 :] if d.work < self._limits.least]
+                others = [*rest, *(i for each in small for i in each.terms)]
+            elif dimension.work < self._limits.least:
+                continue  # its terms are with the first
+            part = self._part(dimension.axis, dimension.terms, others)
+            if part is not None:
+                self.parts.append(part)
+                self.exchanging.update(dimension.terms if part.exchanged else ())
+
+    def _part(
         self, dimension: Axis, terms: Sequence[int], others: Sequence[int]
     ) -> Part | None:
         """Return a part of what can be shared along a dimension.
 
-        Parameters
-        ----------
-        dimension : Axis
-        terms : sequence of int
-            Those that have most to do with it.
-        others : sequence of int
-            Those that are to be computed with them, as they are of no dimension.
+        `terms` have most to do with it; `others` are of no dimension, and are to be
+        computed with them.
         """
         # Likelihoods come first: a prior along the rows has no data by itself.
-        order = sorted(terms, key=lambda i: i in self._priors)
+        order = sorted(terms, key=lambda i: self.terms[i].is_prior)
         tried = self._tried(dimension, [*order, *others])
         if tried.part is not None:
             return tried.part
@@ -127,7 +179,10 @@ class Sharing:
         error: Exception | None = None
         for way in WAYS:
             try:
-                made = self._make(dimension, sorted(terms), *way)
+                made = Part(self.dimensions, dimension, sorted(terms), self._how, way)
+                if self._limits.begins:
+                    made.take(self.dimensions.sources)
+                    made.add(self._start, self._start.copy())
             except LOST:
                 raise
             except Exception as found:
@@ -145,12 +200,17 @@ class Sharing:
         found = {i: errors.get(i) for i in terms}
         at_fault = {i: e for i, e in found.items() if not isinstance(e, NoRows)}
         for i, error in (at_fault or found).items():
-            if self._raises and error is not None and not isinstance(error, _REFUSALS):
-                error.add_note(f"in the term of {self._names[i]!r}{self._lines[i]}")
+            if (
+                self._limits.raises
+                and error is not None
+                and not isinstance(error, _REFUSALS)
+            ):
+                term = self.terms[i]
+                error.add_note(f"in the term of {term.name!r}{term.line}")
                 raise error
             self.faults[i] = self.refused[i] = words(error)
         for i in found:
-            names = ", ".join(repr(self._names[k]) for k in at_fault)
+            names = ", ".join(repr(self.terms[k].name) for k in at_fault)
             self.refused.setdefault(i, f"{names} is not computed by rows")
 
 
@@ -165,17 +225,3 @@ def words(error: BaseException | None) -> str:
 
 _LONGEST = 300
 """Characters of an error that are shown."""
-
-
-def begin(part: Part, sources: Any, start: Any) -> None:
-    """Make a part's first call, in which it is compiled.
-
-    Parameters
-    ----------
-    part : Part
-    sources : Sources
-    start : numpy.ndarray
-        A point.
-    """
-    part.take(sources)
-    part.add(start, start.copy())

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytensor
@@ -23,9 +23,9 @@ from pytensor.tensor.shape import Reshape, SpecifyShape
 from pytensor.tensor.type import DenseTensorType, TensorType
 
 from .axes import Axis
+from .data import are_alike
 from .dimensions import Dimensions
-from .numbers import are_alike
-from .rebuilding import rebuilt
+from .rebuilding import remade
 from .words import shown
 
 
@@ -37,17 +37,35 @@ class NoRows(NotByRows):
     """A term has no data with rows, so there is nothing to share."""
 
 
-@dataclass
-class RowInput:
-    """An input that gets rows: of data, or of a free variable.
+class Way(NamedTuple):
+    """A way in which terms may go by rows.
 
     Attributes
     ----------
-    variable : Variable
-        The input; its rows are along axis 0.
-    source : Variable
-    axis : int
-        The source's, along which the rows are.
+    scatters : bool
+        Whether free variables along the dimension become inputs.
+    exchanges : bool
+        Whether ranks may need rows of others. Then each rank has all of data that have
+        all rows beside all rows, as a matrix of neighbours.
+    opens : bool
+        Whether what no data along the dimension go into is computed by every rank as
+        PyMC has written it, with types that fix how many rows there are, and rows are
+        taken of it where it meets others.
+    """
+
+    scatters: bool = True
+    exchanges: bool = False
+    opens: bool = False
+
+
+BY_ROWS = Way()
+
+
+@dataclass
+class RowInput:
+    """An input that gets rows, along axis 0: of data, or of a free variable.
+
+    They are along `axis` of the `source`.
     """
 
     variable: Variable
@@ -61,8 +79,6 @@ class Substituted:
 
     Attributes
     ----------
-    sums : list of Variable
-    data, free : list of RowInput
     held : dict of Variable to SharedVariable
         What follows from data that may change, and has no rows, with what holds it.
     row_axis : dict of Variable to int
@@ -81,35 +97,15 @@ def by_rows(
     dimension: Axis | None,
     terms: Sequence[int],
     whole: Mapping[Variable, Variable],
-    scatters: bool = True,
-    exchanges: bool = False,
-    opens: bool = False,
+    way: Way = BY_ROWS,
 ) -> Substituted:
     """Return terms as graphs of rows along a dimension, or as they are along none.
 
-    Parameters
-    ----------
-    dimensions : Dimensions
-    dimension : Axis or None
-    terms : sequence of int
-    whole : mapping of Variable to Variable
-        What takes the place of the free variables, where that is no input.
-    scatters : bool
-        Whether free variables along the dimension become inputs.
-    exchanges : bool
-        Whether ranks may need rows of others. Then each rank has all of data that have
-        all rows beside all rows, as a matrix of neighbours.
-    opens : bool
-        Whether types of what every rank has whole may fix how many rows there are, and
-        rows are taken of it where it meets others.
-
-    Raises
-    ------
-    NotByRows
-        If a term has no such form.
+    `whole` says what takes the place of free variables, where that is no input. It is
+    an error, NotByRows, if a term has no such form.
     """
-    made = _Substitution(dimensions, dimension, whole, scatters, exchanges)
-    if opens and dimension is not None:
+    made = _Substitution(dimensions, dimension, whole, way)
+    if way.opens and dimension is not None:
         made.all_rows = pytensor.shared(np.int64(dimensions.lengths[dimension]))
     return made.of(terms)
 
@@ -120,10 +116,9 @@ class _Substitution:
         dimensions: Dimensions,
         dimension: Axis | None,
         whole: Mapping[Variable, Variable],
-        scatters: bool,
-        exchanges: bool,
+        way: Way,
     ) -> None:
-        self._of, self._exchanges = dimensions, exchanges
+        self._of, self._exchanges = dimensions, way.exchanges
         self.all_rows: Any = None
         self._has_rows: dict[Variable, bool] = {}
         self._dimension = dimension
@@ -133,7 +128,7 @@ class _Substitution:
         self._free: list[RowInput] = []
         for var, stands in whole.items():
             axes = self._along(var)
-            if axes and scatters:
+            if axes and way.scatters:
                 given = self._row_input(var, axes)
                 self._free.append(given)
                 stands = _put_back(given)
@@ -145,7 +140,10 @@ class _Substitution:
         above = set(ancestors(sums))
         nodes = [n for n in self._of.given.nodes if not above.isdisjoint(n.outputs)]
         self._add_inputs(nodes)
-        rebuilt(nodes, self._made, self._inputs_of, self._visit)
+        for node in nodes:
+            inputs = self._inputs_of(node)
+            outputs = self._visit(node, inputs) or remade(node, inputs)
+            self._made.update(zip(node.outputs, outputs, strict=True))
         row_axis: dict[Variable, int] = {}
         of_rows = {given.variable for given in self._inputs.values()}
         for node in io_toposort([], [v for v in self._made.values() if v.owner]):
@@ -179,7 +177,7 @@ class _Substitution:
             return
         for node in nodes:
             for i, var in enumerate(node.inputs):
-                if (node, i) in self._uses and not self._is_numbered(node, i):
+                if (node, i) in self._uses and not self._is_row_index(node, i):
                     axes = self._of.along_input(node, i, self._dimension)
                     if self._is_whole(axes) or self._is_of_scan(node):
                         continue
@@ -235,8 +233,8 @@ class _Substitution:
 
     def _input(self, node: Apply, i: int) -> Variable:
         var = node.inputs[i]
-        if self._is_numbered(node, i):
-            return self._numbers(node, i)
+        if self._is_row_index(node, i):
+            return self._row_index(node, i)
         if (node, i) not in self._uses:
             return self._made[var]
         if not isinstance(var.type, DenseTensorType):
@@ -262,15 +260,15 @@ class _Substitution:
             self._held[var] = pytensor.shared(value, var.name, shape=tuple(shape))
         return self._held[var]
 
-    def _is_numbered(self, node: Apply, i: int) -> bool:
+    def _is_row_index(self, node: Apply, i: int) -> bool:
         """Tell whether an input is the numbers of the rows."""
-        if self._dimension is None or (node, i) not in self._of.numbers:
+        if self._dimension is None or (node, i) not in self._of.row_indices:
             return False
-        return self._of.numbers[node, i][0] in self._along(node.inputs[0])
+        return self._of.row_indices[node, i][0] in self._along(node.inputs[0])
 
-    def _numbers(self, node: Apply, i: int) -> Variable:
+    def _row_index(self, node: Apply, i: int) -> Variable:
         """Return the numbers of a rank's rows, from 0 on, by which they index these."""
-        axis, own = self._of.numbers[node, i]
+        axis, own = self._of.row_indices[node, i]
         indexed: Any = self._input(node, 0)
         order: list[Any] = ["x"] * node.inputs[i].type.ndim  # type: ignore[attr-defined]
         order[own] = 0

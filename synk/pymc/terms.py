@@ -2,48 +2,49 @@
 
 PyTensor's rewrites run first, with the data in place: what follows from data alone is
 computed then, once, and is data as well. So is what PyTensor makes safe from overflow.
+
+A model of ``pymc.dims`` computes with tensors of PyTensor's `xtensor`, whose axes have
+names. Their Ops are lowered to those of tensors here, as PyTensor does when it
+compiles: then only the leaves are xtensors, each of which an Op shows as a tensor.
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytensor.tensor as pt
-from pytensor.graph.basic import Apply, Constant, Variable
+from pytensor.graph.basic import Variable
+from pytensor.graph.replace import graph_replace
 from pytensor.graph.rewriting.utils import rewrite_graph
-from pytensor.graph.traversal import io_toposort
+from pytensor.graph.traversal import ancestors
 from pytensor.tensor.basic import Join
 from pytensor.tensor.einsum import Einsum
 from pytensor.tensor.math import Sum
+from pytensor.tensor.type import TensorType
 
 from ..compiler.cloning import inlined
 from ..user_frames import where_made
-from .labelled import as_tensor, rewrites, without_labels
-from .numbers import is_view
-from .picks import lifted
+from .lifting import with_gathered_data
 from .rebuilding import rebuilt
 
 
-class Terms:
-    """The terms of a log-density.
+class Term(NamedTuple):
+    """A term: the sum of its values, and where the script has made it."""
 
-    Parameters
-    ----------
-    model : pymc.Model
-    variables : sequence of Variable, optional
-        Those whose terms there are to be; by default all of the model.
-    jacobian : bool
-        Whether the terms of transformed variables have the Jacobians.
+    name: str
+    line: str
+    total: Variable
+    is_prior: bool
+
+
+class Terms:
+    """The terms of a log-density: those of some variables, or of all of the model.
 
     Attributes
     ----------
-    names, lines : list of str
-        Of each term, and where the script has made it, as messages have it.
-    sums : list of Variable
-        Of each term, the sum of its values.
-    priors : set of str
-        The names of those that are of free random variables.
+    all : list of Term
     free : list of Variable
         What the density is of: the values of the free random variables.
     stands : dict of Variable to Variable
@@ -59,32 +60,31 @@ class Terms:
         if variables is None:
             variables = [*model.free_RVs, *model.observed_RVs, *model.potentials]
         factors = model.logp(vars=list(variables), jacobian=jacobian, sum=False)
-        self.priors = {str(var.name) for var in variables if var in model.free_RVs}
-        self.names = [str(var.name) for var in variables]
-        self.lines = [where_made(var) for var in variables]
-        sums = [as_tensor(factor).sum() for factor in factors]
+        sums = [_as_tensor(factor).sum() for factor in factors]
         rewritten: Any = rewrite_graph(
             _inlined(sums),
-            include=(*rewrites(sums), "canonicalize", "stabilize"),
+            include=(*_rewrites(sums), "canonicalize", "stabilize"),
             clone=False,
         )
-        rewritten, self.free = without_labels(rewritten, list(model.value_vars))
+        rewritten, self.free = _without_labels(rewritten, list(model.value_vars))
         self.stands = dict(zip(model.value_vars, self.free, strict=True))
-        self.sums = [_by_parts(total) for total in lifted(rewritten, self.free)]
+        gathered = with_gathered_data(rewritten, self.free)
+        self.all = [
+            Term(
+                str(var.name), where_made(var), _by_parts(total), var in model.free_RVs
+            )
+            for var, total in zip(variables, gathered, strict=True)
+        ]
 
 
 def _inlined(sums: list[Variable]) -> list[Variable]:
     """Put what computes an Einsum in the place of it: products of matrices."""
-    made: dict[Variable, Variable] = {}
-    rebuilt(
-        io_toposort([], sums),
-        made,
-        lambda node: [made.get(var, var) for var in node.inputs],
+    return rebuilt(
+        sums,
         lambda node, inputs: (
             inlined(node, inputs) if isinstance(node.op, Einsum) else None
         ),
     )
-    return [made.get(total, total) for total in sums]
 
 
 def _by_parts(total: Variable) -> Variable:
@@ -103,48 +103,64 @@ def _by_parts(total: Variable) -> Variable:
     return pt.add(*(_by_parts(part.sum()) for part in parts))
 
 
-class Given:
-    """What of a graph follows from data alone, and where the rest takes it.
+# -- tensors whose axes have names
 
-    Parameters
-    ----------
-    graph : sequence of Variable
-    free : sequence of Variable
-        All other leaves are data.
 
-    Attributes
-    ----------
-    nodes : list of Apply
-        Those that are to be computed in each call, in order.
-    uses : list of (Apply, int)
-        Which inputs of these are data, or follow from data.
+def _is_labelled(var: Any) -> bool:
+    """Tell whether a variable is an xtensor.
+
+    PyTensor's module of these warns where it is imported, as an experimental one; a
+    script that has not imported it has none.
     """
-
-    def __init__(self, graph: Sequence[Variable], free: Sequence[Variable]) -> None:
-        nodes = io_toposort([], list(graph))
-        found: set[Variable] = set(free)
-        kept: set[Apply] = set()
-        for node in nodes:
-            if not found.isdisjoint(node.inputs):
-                found.update(node.outputs)
-                kept.add(node)
-        needed = {var for node in kept for var in node.inputs} | set(graph)
-        for node in reversed(nodes):
-            # Another view of data is made in a call, and takes no memory of its own.
-            if node not in kept and _is_view(node) and node.outputs[0] in needed:
-                kept.add(node)
-                needed.update(node.inputs)
-        self.nodes = [node for node in nodes if node in kept]
-        made = {var for node in self.nodes for var in node.outputs} | set(free)
-        self.uses = [
-            (node, i)
-            for node in self.nodes
-            for i, var in enumerate(node.inputs)
-            if var not in made
-        ]
+    module: Any = sys.modules.get("pytensor.xtensor.type")
+    return module is not None and isinstance(var.type, module.XTensorType)
 
 
-def _is_view(node: Apply) -> bool:
-    if not is_view(node.op):
-        return False
-    return not isinstance(node.inputs[0], Constant)
+def _rewrites(graph: Sequence[Variable]) -> tuple[str, ...]:
+    """Return the names of the rewrites that lower a graph; none without xtensors."""
+    return ("lower_xtensor",) if any(map(_is_labelled, ancestors(list(graph)))) else ()
+
+
+def _as_tensor(var: Any) -> Any:
+    """Return a variable as a tensor."""
+    if not _is_labelled(var):
+        return pt.as_tensor_variable(var)
+    return pt.as_tensor_variable(var, allow_xtensor_conversion=True)
+
+
+def _without_labels(
+    graph: Sequence[Variable], leaves: Sequence[Variable]
+) -> tuple[list[Variable], list[Variable]]:
+    """Have tensors stand for leaves that are xtensors, in a graph that is lowered.
+
+    Returns the graph, and the leaves with tensors of the same names in their places.
+    What shows the value of another xtensor, such as ``pymc.dims.Data``, has its name.
+    """
+    free = [_as_free(var) if _is_labelled(var) else var for var in leaves]
+    stands = dict(zip(leaves, free, strict=True))
+    shown: dict[Variable, Variable] = {}
+    for var in ancestors(list(graph)):
+        leaf = _shown_by(var)
+        if leaf is None:
+            continue
+        if leaf in stands:
+            shown[var] = stands[leaf]
+        else:
+            var.name = var.name or leaf.name
+    if shown:
+        graph = graph_replace(list(graph), shown, strict=False)
+    return list(graph), free
+
+
+def _shown_by(var: Variable) -> Variable | None:
+    """Return the xtensor whose value a tensor is."""
+    module: Any = sys.modules.get("pytensor.xtensor.basic")
+    if module is None or var.owner is None:
+        return None
+    is_shown = isinstance(var.owner.op, module.TensorFromXTensor)
+    return var.owner.inputs[0] if is_shown else None
+
+
+def _as_free(var: Any) -> Variable:
+    made: Variable = TensorType(var.type.dtype, var.type.shape)(var.name)
+    return made
