@@ -14,18 +14,20 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from . import forbidden
 from .signals import with_signals_held_back
 
-if "numba" not in sys.modules and forbidden.is_forbidden(os.sched_getaffinity, 0):
-    # Numba asks for the cores as it is imported, and would fail. It knows of systems
-    # that do not have the call.
-    ask = os.sched_getaffinity
-    del os.sched_getaffinity
+if "numba" not in sys.modules:
     try:
-        import numba
-    finally:
-        os.sched_getaffinity = ask
+        os.sched_getaffinity(0)
+    except OSError:
+        # A sandbox forbids it. Numba asks for the cores as it is imported, and would
+        # fail. It knows of systems that do not have the call.
+        ask = os.sched_getaffinity
+        del os.sched_getaffinity
+        try:
+            import numba
+        finally:
+            os.sched_getaffinity = ask
 
 import numba
 from numba.core import cgutils, types

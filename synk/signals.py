@@ -1,9 +1,15 @@
-"""Holding signals back from what no interrupt may come into."""
+"""Keeping what no interrupt may come into from signals, and from their handlers.
+
+A signal handler of the script may raise, as Ctrl-C does, between any two calls that
+Python code makes in the main thread. `with_signals_held_back` is quick and enough where
+objects own what is made (see `memory.descriptors`); `undisturbed` lets nothing through.
+"""
 
 from __future__ import annotations
 
 import ctypes
 import signal
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -31,3 +37,57 @@ _SignalMask = ctypes.c_byte * 128
 _ALL_SIGNALS = ctypes.byref(_SignalMask(*[-1] * 128))
 _SIG_SETMASK = int(signal.SIG_SETMASK)
 _set_mask = ctypes.PyDLL(None).pthread_sigmask
+
+
+_HANDLED = tuple(
+    getattr(signal, name)
+    for name in (
+        *("SIGINT", "SIGTERM", "SIGALRM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2"),
+        *("SIGCHLD", "SIGCONT", "SIGVTALRM", "SIGPROF", "SIGWINCH", "SIGTSTP", "SIGIO"),
+    )
+)
+"""Signals that scripts handle. To look through all of them takes longer."""
+
+
+def undisturbed(function: Callable[..., object], *args: Any) -> None:
+    """Call a function; handlers of signals run before or after it.
+
+    To hold signals back in this thread is not enough: another thread takes them then,
+    and Python runs the handler in the main thread all the same. So the handlers
+    themselves are put aside, and what has come meanwhile is sent once more at the end.
+    What a handler raises before, keeps the function from being called.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        function(*args)  # handlers run in the main thread only
+        return
+    came: list[int] = []
+
+    def note(number: int, _: object) -> None:
+        came.append(number)
+
+    handlers = []
+    for number in _HANDLED:
+        handler = signal.getsignal(number)
+        if callable(handler):
+            handlers.append((number, handler))
+    left = list(handlers)
+    try:
+        for number, _ in handlers:
+            signal.signal(number, note)
+        # From here on nothing raises but the function itself.
+        function(*args)
+    finally:
+        _set_back(left)
+        for number in came:
+            signal.raise_signal(number)
+
+
+def _set_back(left: list[tuple[int, Any]]) -> None:
+    """Set handlers back, all of them, whatever one raises that is back already."""
+    try:
+        while left:
+            signal.signal(*left[-1])
+            del left[-1]
+    except BaseException:
+        _set_back(left)
+        raise

@@ -27,11 +27,11 @@ from ..compiler.spec import FunctionSpec
 from ..errors import SplitError
 from ..ops import COLLECTIVES
 from ..ranks.session import SESSION
+from ..ranks.starting import check_timeout
 from ..reduce_ops import OutputOp
 from ..report.explain import explain
 from ..report.explanation import Explanation
 from ..user_frames import entry
-from ..workers.preconditions import check_timeout
 from .arguments import bind, build
 from .bound import BoundCall, How
 from .run_master import FunctionRun, RunTimes

@@ -28,8 +28,7 @@ from ..cluster.comm import goes_by_rank
 from ..cluster.inbox import Copy
 from ..cluster.message import Cuts, Here, OfEach, Sent, Total
 from ..memory.partition import Selection, count, cuts, part
-from ..memory.segment import Window, key_of
-from ..memory.unchanged import check_whole, state_of
+from ..memory.segment import Window, check_whole, key_of, state_of
 from ..ranks.context import RankContext
 from ..ranks.to_nodes import CODECS, Codec, Encoder
 from ..reduce_ops import combine

@@ -17,8 +17,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..compiler.spec import FunctionSpec
+from ..memory.loading import Prefetcher
 from ..memory.partition import part_lengths, spans
-from ..memory.prefetch import Ahead
 from ..programs.programs import Programs, Subset
 from ..ranks.context import RankContext
 from ..ranks.streams import worker_states
@@ -139,7 +139,7 @@ def worker_run(
             stack.enter_context(worker.running())
         through: Iterable[tuple[RankShare, list | None]]
         if _takes_ahead(context, programs, num_slices):
-            ahead = stack.enter_context(Ahead(programs.takers.rows))
+            ahead = stack.enter_context(Prefetcher(programs.takers.rows))
             through = ahead.through(map(share_of, calls))
         else:
             through = ((share_of(call), None) for call in calls)

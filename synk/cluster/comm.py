@@ -25,10 +25,9 @@ from typing import Any
 
 import numpy as np
 
-from ..comm.divided import DividedAllReduce
-from ..comm.flat import FlatBuffer, FlatBuffers, views_of
-from ..comm.flat_layout import FlatLayout, Run
-from ..comm.kernels import Reduction, is_direct
+from ..comm.buffers import FlatLayout, StageBuffer, ValueRun, views_of
+from ..comm.divided import DividedAllReduce, Reduction, is_direct
+from ..comm.flat import FlatBuffer, FlatBuffers
 from ..comm.shm import SharedMemoryComm
 from ..memory.partition import spans
 from ..memory.segment import ALIGNMENT, Attachments
@@ -247,10 +246,10 @@ class NodesBuffers(FlatBuffers):
             comm.meet(b"", -1)
         comm.local.agree(0)
 
-    def _kind_of_buffer(self, plan: FlatLayout) -> tuple[type[FlatBuffer], int]:
+    def _kind_of_buffer(self, plan: FlatLayout) -> tuple[type[StageBuffer], int]:
         return NodesBuffer, self._comm.local.size + 1
 
-    def _renew(self, *given: Any) -> FlatBuffer:
+    def _renew(self, *given: Any) -> StageBuffer:
         """Make a buffer on each node for values of other shapes, together with all."""
         buffer = super()._renew(*given)
         buffer.serial = self._comm.exchange(buffer.serial)[0]  # node 0's for all
@@ -282,7 +281,7 @@ class NodesBuffer(FlatBuffer):
 
     def _prepare(self, comm: Any, plan: FlatLayout, rows: np.ndarray) -> np.ndarray:
         """Make what reduces the values, and return the memory of the results."""
-        self._by_rank: list[tuple[Run, np.ndarray, Reduction]] = []
+        self._by_rank: list[tuple[ValueRun, np.ndarray, Reduction]] = []
         self._within: list[tuple[Any, list]] = []
         self._over: list[NodeReduction] = []
         self._puts: list[tuple[int, np.ndarray]] = []

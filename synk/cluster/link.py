@@ -21,7 +21,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 
 from ..errors import StateError, SynkError
-from ..threads.undisturbed import undisturbed
+from ..signals import undisturbed
 from ..times.timing import Event, Tracer
 from .rounds import IDLE, NAMES, NBYTES, Header, Headers, Rounds
 

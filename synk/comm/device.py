@@ -9,39 +9,44 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..reduce_ops import ReduceOp
+from ..reduce_ops import ReduceOp, identity
 from ..times.timing import REDUCE, UNCOUNTED, WAIT, Times
-from .flat import ONE_RANK, FlatBuffers, agree_on_kinds, is_of_variable
-from .flat_layout import Kind
-from .packing import make_group
+from .buffers import KeyedBuffers, Kind, agree_on_kinds
+from .flat import ONE_RANK, FlatBuffers
 from .shm import SharedMemoryComm
 
 
-class Transport(Protocol):
+class Transport:
     """What combines and moves flat arrays of JAX's across the ranks' devices.
 
     The arrays that it is given are nobody else's: their memory may be used for results.
-    None is empty.
+    None is empty. This one takes no arrays at all, so that all goes through the host;
+    see `NcclTransport` for one that does.
     """
 
     def supports(self, dtype: str) -> bool:
         """Tell whether it takes arrays of a dtype."""
+        return False
 
     def all_reduce(self, array: Any, op: ReduceOp) -> Any:
         """Return the ranks' arrays combined by "sum", "prod", "min" or "max"."""
+        raise NotImplementedError
 
     def reduce(self, array: Any, op: ReduceOp, root: int) -> Any:
         """Return the ranks' arrays combined on one rank, and None on the others."""
+        raise NotImplementedError
 
     def broadcast(self, array: Any, root: int) -> Any:
         """Return what the array is on one rank."""
+        raise NotImplementedError
 
     def all_gather(self, array: Any, into: Any) -> Any:
-        """Return the ranks' arrays one after the other."""
+        """Return the ranks' arrays one after the other, in the memory of `into`."""
+        raise NotImplementedError
 
     def check(self) -> None:
         """Raise if what is under way has failed."""
@@ -50,17 +55,11 @@ class Transport(Protocol):
         """Give up what is under way; this is never used again."""
 
 
-class DeviceBuffers:
+class DeviceBuffers(KeyedBuffers["DeviceBuffer"]):
     """The buffers of one rank, by a key that all ranks use for the same one.
 
-    Parameters
-    ----------
-    comm : SharedMemoryComm
-    connect : callable
-        Makes a transport from `comm`, on all ranks at the same time; raises ImportError
-        on all if there is none.
-    host : FlatBuffers
-        For what the transport does not support.
+    `connect` makes a transport, on all ranks at the same time; it raises ImportError on
+    all if there is none. What the transport does not support `host` reduces.
     """
 
     def __init__(
@@ -69,9 +68,9 @@ class DeviceBuffers:
         connect: Callable[[SharedMemoryComm], Transport],
         host: FlatBuffers,
     ) -> None:
-        self._comm, self._connect, self._host = comm, connect, host
+        super().__init__(comm)
+        self._connect, self._host = connect, host
         self._transport: Transport | None = None
-        self._buffers: dict[tuple, _Buffer] = {}
         self._made = 0
 
     def reduce(
@@ -87,20 +86,9 @@ class DeviceBuffers:
     ) -> list[Any]:
         """Combine the ranks' values; see `FlatBuffers.reduce`.
 
-        Parameters
-        ----------
-        key, values, ops, weights, times
-            As there.
-        to_all : bool
-            Whether all ranks need the results, or rank 0 only.
-        names : sequence, optional
-            What the values are called in messages.
-
-        Returns
-        -------
-        list
-            Arrays of JAX's, which may be under way, or of numpy's where the host has
-            combined them; None for results that this rank does not get.
+        All ranks need the results, or rank 0 only. `names` are what the values are
+        called in messages. Returned are arrays of JAX's, which may be under way, or of
+        numpy's where the host has combined them; None for what this rank does not get.
         """
         comm = self._comm
         if comm.size == 1:
@@ -132,16 +120,6 @@ class DeviceBuffers:
         times.spent(REDUCE, buffer.nbytes)
         return [results.get(i) for i in range(len(ops))]
 
-    def forget(self, function: int) -> None:
-        """Drop the buffers of a function that is gone."""
-        for key in [key for key in self._buffers if key[0] == function]:
-            del self._buffers[key]
-
-    def forget_variable(self, number: int) -> None:
-        """Drop the buffers of lists of variables that one is gone of."""
-        for key in [key for key in self._buffers if is_of_variable(key, number)]:
-            del self._buffers[key]
-
     def look_about(self) -> None:
         """Raise if what is under way will not come to its end."""
         self._comm.look_about()
@@ -160,12 +138,12 @@ class DeviceBuffers:
         values: Sequence[Any] | None,
         ops: Sequence[ReduceOp],
         names: Sequence[object] | None,
-    ) -> _Buffer:
+    ) -> DeviceBuffer:
         kinds = agree_on_kinds(self._comm, values, ops, names)
         # Ranks may have made different numbers of buffers, and some may have given up
         # the transport, when a call was aborted.
         self._made = max(self._comm.agree(self._made)) + 1
-        return _Buffer(self._made, kinds, ops, self.transport())
+        return DeviceBuffer(self._made, kinds, ops, self.transport())
 
     def transport(self) -> Transport:
         """Return the transport, after connecting the ranks if one of them is not."""
@@ -186,40 +164,10 @@ class DeviceBuffers:
                     RuntimeWarning,
                     stacklevel=2,
                 )
-            return HostOnly()
+            return Transport()
 
 
-class HostOnly:
-    """No transport: all goes through the host."""
-
-    def supports(self, dtype: str) -> bool:
-        """Return False."""
-        return False
-
-    def all_reduce(self, array: Any, op: ReduceOp) -> Any:
-        """Do nothing of the kind."""
-        raise NotImplementedError
-
-    def reduce(self, array: Any, op: ReduceOp, root: int) -> Any:
-        """Do nothing of the kind."""
-        raise NotImplementedError
-
-    def broadcast(self, array: Any, root: int) -> Any:
-        """Do nothing of the kind."""
-        raise NotImplementedError
-
-    def all_gather(self, array: Any, into: Any) -> Any:
-        """Do nothing of the kind."""
-        raise NotImplementedError
-
-    def check(self) -> None:
-        """Do nothing: nothing is ever under way."""
-
-    def abort(self) -> None:
-        """Do nothing: nothing is ever under way."""
-
-
-class _Buffer:
+class DeviceBuffer:
     """How the values of one stage are packed, for their present shapes."""
 
     def __init__(
@@ -264,3 +212,185 @@ class _Buffer:
             group.pack([values[i] for i in group.members], share)
             for group in self.groups
         ]
+
+
+# -- values side by side in one array of JAX's: how they travel between devices
+
+# Compiled by JAX for the shapes of the values. What packs them always makes a new
+# array, which a transport may write to.
+
+
+class PackedGroup(NamedTuple):
+    """Values of one dtype and op, which travel as one array of so many elements.
+
+    The op is the transport's: an average is a sum of weighted values. `members` are the
+    values' positions. ``pack(values, share)`` returns the array; `share` is the rank's,
+    as a number of numpy's: of the average, and otherwise 0 if its values are to be left
+    out. `unpack` returns the values of the array that the ranks' have been combined to,
+    and `nothing` what a rank without values gives.
+    """
+
+    op: ReduceOp
+    members: list[int]
+    pack: Callable[..., Any]
+    unpack: Callable[[Any], list[Any]]
+    nothing: Callable[[], Any]
+    elements: int
+
+
+def make_group(
+    dtype: np.dtype, op: ReduceOp, members: list[int], shapes: Sequence[tuple[int, ...]]
+) -> PackedGroup:
+    """Return how values of these shapes are packed."""
+    import jax
+    import jax.numpy as jnp
+
+    in_order = op in ("min", "max") and dtype.kind == "f"
+    neutral = identity(op, dtype)
+    # Numbers of 16 bits are rounded once, at the end, as on the host.
+    wide = np.dtype("float32") if dtype == np.float16 else dtype
+
+    def pack(values: list[Any], share: Any) -> Any:
+        flat = _flat(values).astype(wide)
+        weighted = flat * share.astype(wide) if op == "avg" else flat
+        # Nothing times NaN is NaN: a rank without rows is left out, not weighed.
+        whole = jnp.where(share > 0, weighted, jnp.asarray(neutral, wide))
+        return _as_integers(whole, op) if in_order else whole
+
+    def unpack(flat: Any) -> list[Any]:
+        whole = _as_floats(flat) if in_order else flat
+        return split(whole.astype(dtype), shapes)
+
+    def nothing() -> Any:
+        flat = jnp.full(elements, neutral, wide)
+        return _as_integers(flat, op) if in_order else flat
+
+    elements = sum(_sizes(shapes))
+    made = PackedGroup(
+        "sum" if op == "avg" else op,
+        members,
+        jax.jit(pack),
+        jax.jit(unpack),
+        jax.jit(nothing),
+        elements,
+    )
+    _load(made.unpack, made.nothing)
+    return made
+
+
+def _load(unpack: Callable[[Any], list[Any]], room: Callable[[], Any]) -> None:
+    """Have what unpacks compiled and loaded, before a collective is under way.
+
+    A GPU loads programs when nothing runs on it, so while NCCL waits there for a rank
+    that has failed, whoever loads one waits with it, and cannot give up.
+    """
+    import jax
+
+    # What comes of a transport is bound to its device, which JAX compiles for.
+    bound = jax.device_put(room(), jax.devices()[0])
+    jax.block_until_ready(unpack(bound))
+
+
+def split(flat: Any, shapes: Sequence[tuple[int, ...]]) -> list[Any]:
+    """Return arrays of some shapes that lie one after the other in a flat one."""
+    import jax.numpy as jnp
+
+    parts = jnp.split(flat, np.cumsum(_sizes(shapes))[:-1])
+    return [part.reshape(shape) for part, shape in zip(parts, shapes, strict=True)]
+
+
+def _flat(values: Sequence[Any]) -> Any:
+    import jax.numpy as jnp
+
+    return jnp.concatenate([jnp.ravel(value) for value in values])
+
+
+def _sizes(shapes: Sequence[tuple[int, ...]]) -> list[int]:
+    return [int(np.prod(shape, dtype=np.int64)) for shape in shapes]
+
+
+# -- a NaN wins a comparison, as in numpy
+
+# NCCL's own minimum and maximum of floats pass over NaN. As integers of the same order
+# floats have it at the end: the bits of a float are its sign and magnitude, and those
+# of negative ones are turned round. NCCL has no 16-bit integers.
+
+
+def _as_integers(flat: Any, op: ReduceOp) -> Any:
+    import jax.numpy as jnp
+    from jax import lax
+
+    dtype = np.dtype(f"int{8 * flat.dtype.itemsize}")
+    limits = np.iinfo(dtype)
+    ordered = _turned(lax.bitcast_convert_type(flat, dtype))
+    end = limits.min if op == "min" else limits.max
+    return jnp.where(jnp.isnan(flat), jnp.asarray(end, dtype), ordered)
+
+
+def _as_floats(flat: Any) -> Any:
+    from jax import lax
+
+    dtype = np.dtype(f"float{8 * flat.dtype.itemsize}")
+    return lax.bitcast_convert_type(_turned(flat), dtype)
+
+
+def _turned(bits: Any) -> Any:
+    import jax.numpy as jnp
+
+    return jnp.where(bits < 0, bits ^ np.iinfo(bits.dtype).max, bits)
+
+
+# -- the ranks' values after one another, which may have different lengths
+
+
+class GatheredRows(NamedTuple):
+    """Values of one dtype that are gathered: a row for each rank, as long as any needs.
+
+    `pack` returns this rank's row for its values, `room` an array for the rows of all
+    ranks, and `unpack` each value's rows, of all ranks together.
+    """
+
+    pack: Callable[[list[Any]], Any]
+    room: Callable[[], Any]
+    unpack: Callable[[Any], list[Any]]
+
+
+def make_rows(
+    dtype: str, shapes: tuple[tuple[tuple[int, ...], ...], ...]
+) -> GatheredRows:
+    """Return how values are gathered that have these shapes, by value and rank."""
+    import jax
+    import jax.numpy as jnp
+
+    sizes = [_sizes(of_value) for of_value in shapes]
+    longest = [max(of_value) for of_value in sizes]
+    starts = np.cumsum([0, *longest])
+    ranks = len(shapes[0])
+
+    def pack(values: list[Any]) -> Any:
+        padded = [
+            jnp.pad(jnp.ravel(value), (0, length - value.size))
+            for value, length in zip(values, longest, strict=True)
+        ]
+        return jnp.concatenate(padded)
+
+    def room() -> Any:
+        return jnp.zeros(ranks * int(starts[-1]), dtype)
+
+    def unpack(whole: Any) -> list[Any]:
+        rows = whole.reshape(ranks, -1)
+        return [
+            jnp.concatenate(
+                [
+                    rows[rank, start : start + size].reshape(shape)
+                    for rank, (size, shape) in enumerate(zip(*of_value, strict=True))
+                ]
+            )
+            for start, of_value in zip(
+                starts, zip(sizes, shapes, strict=True), strict=False
+            )
+        ]
+
+    made = GatheredRows(jax.jit(pack), jax.jit(room), jax.jit(unpack))
+    _load(made.unpack, made.room)
+    return made

@@ -17,7 +17,7 @@ from numba.core import types
 from numba.extending import intrinsic
 
 from ..compiled import compile_kernel, pointer
-from .sync import load, store
+from .shm import load, store
 
 _NAP = 50e-6
 """Seconds asleep between two looks at a lock that is taken."""
@@ -41,6 +41,7 @@ def _exchange_if_zero(typing_context: Any, words: Any, index: Any, value: Any) -
 @compile_kernel
 def take(words, index, owner, looks):
     """Take a lock, if it becomes free within so many looks; return if it did."""
+    # A look first: an exchange takes the cache line away from the lock's owner.
     for _ in range(looks + 1):
         if load(words, index) == 0 and _exchange_if_zero(words, index, owner) == 0:
             return True
@@ -67,18 +68,11 @@ def write(words, index, value):
 
 
 class Locks:
-    """One rank's way to locks and counters.
+    """One rank's way to locks and counters, among int64 words in shared memory.
 
-    Parameters
-    ----------
-    words : numpy.ndarray of int64
-        In shared memory; zeros to begin with.
-    rank : int
-    looks : int
-        How often to look at a word before sleeping; 0 if ranks share cores.
-    patience : callable
-        Is called when a wait begins. What it returns is called now and then meanwhile,
-        and raises if a rank has died or failed, or it takes too long.
+    `looks` is how often to look at a word before sleeping; 0 if ranks share cores.
+    `patience` is called when a wait begins. What it returns is called now and then
+    meanwhile, and raises if a rank has died or failed, or it takes too long.
     """
 
     def __init__(
@@ -105,6 +99,7 @@ class Locks:
 
     def release_all(self, first: int, last: int) -> None:
         """Give back those among some words that this rank has."""
+        # Nobody else writes this rank's number, so all that it finds is its own.
         for index in first + np.flatnonzero(self._words[first:last] == self._owner):
             give_back(self._words, index)
 
@@ -116,6 +111,7 @@ class Locks:
         """Take a lock when it is free, and `may_have` is so while it is this rank's."""
         look_about = None
         while True:
+            # What `may_have` looks at changes under this lock, so not meanwhile.
             self.acquire(index)
             if may_have():
                 return

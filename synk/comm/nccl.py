@@ -1,7 +1,7 @@
 """Collectives between GPUs by NCCL, on JAX's own arrays and in the order of streams.
 
 NCCL runs on a stream of its own. It waits there for what JAX computes, and JAX for it,
-without the host; see `memory.dlpack`.
+without the host; see `memory.cuda`.
 
 The communicator is a non-blocking one: NCCL connects the ranks in threads of its own,
 and this one looks about meanwhile. So a rank that dies before all are connected does
@@ -18,9 +18,9 @@ from collections import deque
 from typing import Any
 
 from ..errors import SynkError
-from ..memory.cuda import after_xla
-from ..memory.dlpack import After, Capsule
+from ..memory.cuda import After, Capsule, after_xla
 from ..reduce_ops import ReduceOp
+from .device import Transport
 from .shm import SharedMemoryComm
 
 OPS = ("sum", "prod", "min", "max")
@@ -39,29 +39,16 @@ _ENDING = 10.0
 """Seconds after which a communicator that does not end is left behind."""
 
 
-class NcclTransport:
+class NcclTransport(Transport):
     """One rank's communicator.
 
-    Making one is collective: every rank makes its own at the same time.
-
-    Parameters
-    ----------
-    comm : SharedMemoryComm
-        Carries the unique id.
-    shares_gpu : bool
-        Whether there are other ranks on this one's GPU.
-
-    Raises
-    ------
-    ImportError
-        On every rank, if nccl4py or NCCL is not installed on one.
-    SynkError
-        If NCCL does not get on.
-
-    Notes
-    -----
+    Making one is collective: every rank makes its own at the same time, and `comm`
+    carries the unique id. `shares_gpu` tells whether other ranks are on this one's GPU.
     The arrays that methods are given must be nobody else's: NCCL may write to them.
     What they return lies in that memory, where that is possible.
+
+    Raises ImportError, on every rank, if nccl4py or NCCL is not installed on one, and
+    SynkError if NCCL does not get on.
     """
 
     def __init__(self, comm: SharedMemoryComm, shares_gpu: bool = False) -> None:
@@ -93,18 +80,7 @@ class NcclTransport:
         return dtype in DTYPES
 
     def all_reduce(self, array: Any, op: ReduceOp) -> Any:
-        """Return the ranks' arrays combined.
-
-        Parameters
-        ----------
-        array : jax.Array
-            Of one dimension, and of the same length and dtype on every rank.
-        op : {"sum", "prod", "min", "max"}
-
-        Returns
-        -------
-        jax.Array
-        """
+        """Return the ranks' arrays combined: of one dimension, length and dtype."""
         given, room = self._open(array), self._open(array)
         self._communicator.allreduce(given, room, self._ops[op], stream=self._stream)
         return self._result(array)

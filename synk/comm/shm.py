@@ -1,7 +1,16 @@
 """Ranks of one machine: how they wait for one another and exchange a few words.
 
 All ranks run the same calls in the same order, within one command. What is built on it:
-`divided`, all-reduces of many values, and `small`, of few.
+`divided`, all-reduces of many values, `small`, of few, and `trees`.
+
+Every rank stores the number of the meeting in a word of its own, and has met the others
+when all words have come that far: compiled code watches them. Numbers only grow, so
+nothing is ever reset. A rank that has watched in vain for some time goes to sleep. The
+rank that comes last wakes the sleepers. For that each rank first stores its number and
+then looks for sleepers, and each sleeper first says that it sleeps and then looks at
+the numbers: these accesses have one order for all ranks (they are sequentially
+consistent), and in it the last to store sees every sleeper that has not seen its
+number.
 """
 
 from __future__ import annotations
@@ -12,42 +21,43 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+from llvmlite import ir
+from numba.core import types
+from numba.extending import intrinsic
 
+from ..compiled import compile_kernel, pointer
 from ..errors import Aborted
 from ..reduce_ops import shares
-from ..workers import waiting
 from ..workers.control import ASLEEP, BARRIER, COMMAND, REPLY_ROOM, WORD, Control
-from ..workers.limit import Limit
-from ..workers.recorder import MEETING, Recorder, Unrecorded
-from .sync import MET, WAKE, find_places, meet, must_sleep, number_after
+from ..workers.recorder import MEETING, Recorder
+from ..workers.waiting import TICK, Limit
+
+WAIT, MET, WAKE = range(3)
+"""What `meet` returns: not all came, all came, and all came but some of them sleep."""
+
+OWN, RANK, SPINS, FIRST = range(4)
+"""Places in the array that `find_places` returns; from FIRST on, one for each rank."""
+
+_SLEEPS = ASLEEP - BARRIER
+
+_COUNTS = 1 << 24
+"""Meetings that one command may have; a meeting's number is command * this + count."""
 
 
 class SharedMemoryComm:
     """One rank's end of the shared-memory transport.
 
-    Parameters
-    ----------
-    control : Control
-    rank : int
-    watch : callable
-        Raises when a rank has died; on ranks other than the master it does nothing.
-    limit : Limit
-        How long the master waits in a barrier; the others wait for its word.
-    recorder : Recorder
-        Where the rank notes that it meets others.
+    `watch` raises when a rank has died; on ranks other than the master it does nothing.
+    The `limit` is how long the master waits in a barrier; the others wait for its word.
 
     Attributes
     ----------
     words, places : numpy.ndarray of int64
-        See `sync`.
+        The control segment's, and where in it the meetings' numbers are.
     slots : numpy.ndarray of uint8, shape (2, size, 8)
         Where ranks have values on the way that fit; two sets for meetings in turn.
-    phase : memoryview of int64
-        The recorder's.
-    weights : list of float
-        Those of which `fractions` was asked last.
-    shares : numpy.ndarray of float64, shape (size,)
-        What it has returned.
+    weights, shares : list of float, numpy.ndarray of float64
+        Those of which `fractions` was asked last, and what it has returned.
     """
 
     def __init__(
@@ -56,7 +66,7 @@ class SharedMemoryComm:
         rank: int,
         watch: Callable[[], object],
         limit: Limit,
-        recorder: Recorder | Unrecorded,
+        recorder: Recorder,
     ) -> None:
         self.rank, self.size = rank, control.size
         self._control = control
@@ -75,12 +85,8 @@ class SharedMemoryComm:
     def barrier(self) -> None:
         """Return when every rank has come here.
 
-        Raises
-        ------
-        Aborted
-            If a rank failed on its way.
-        WorkerDied, Expired
-            In the master, if a rank died or did not come in time.
+        Raises Aborted if a rank failed on its way, and in the master WorkerDied or
+        Expired if one died or did not come in time.
         """
         number = self.next_meeting()
         self.come(meet(self.words, self.places, number), number)
@@ -88,12 +94,7 @@ class SharedMemoryComm:
     def come(self, state: int, number: int) -> None:
         """Return when every rank has come to a meeting; wake those that slept.
 
-        Parameters
-        ----------
-        state : int
-            What `sync.meet` has returned for the meeting.
-        number : int
-            The meeting's number.
+        `state` is what `meet` has returned for the meeting of this number.
         """
         if state == MET:
             return
@@ -111,7 +112,7 @@ class SharedMemoryComm:
         look_about = self.patience()
         try:
             while must_sleep(self.words, self.places, number):
-                if not control.met[self.rank].sleep(waiting.TICK):
+                if not control.met[self.rank].sleep(TICK):
                     look_about()
         finally:
             # After an interrupt, too: nobody is to post for a sleeper that is gone.
@@ -152,13 +153,12 @@ class SharedMemoryComm:
     def next_number(self) -> int:
         """Return the number of the next meeting, the same on every rank."""
         words = self._control.words
-        return number_after(words[self._own], words[COMMAND])
+        return _number_after(words[self._own], words[COMMAND])
 
     def next_meeting(self) -> int:
         """Go on to the next meeting, and return its number."""
-        words = self._control.words
         self.phase[0] = MEETING
-        return number_after(words[self._own], words[COMMAND])
+        return self.next_number()
 
     def fractions(self, weights: Sequence[float]) -> np.ndarray:
         """Return weights as fractions of their sum: in `shares`, until the next."""
@@ -172,6 +172,7 @@ class SharedMemoryComm:
     def exchange(self, value: Any) -> list:
         """Return the values that the ranks gave, in their order; pickled on the way."""
         data = pickle.dumps(value)
+        # The rooms for replies are free in a command: who replies early has failed.
         rooms = self._control.replies
         lengths = self.agree(len(data))
         whole = [bytearray() for _ in rooms]
@@ -187,3 +188,86 @@ class SharedMemoryComm:
         if self._control.aborted:
             raise Aborted
         return [pickle.loads(of_rank) for of_rank in whole]
+
+
+# -- meetings, in compiled code
+
+
+def find_places(control: Control, rank: int) -> np.ndarray:
+    """Return where in the control segment this rank's and all ranks' numbers are."""
+    every = [control.rank_word(r, BARRIER) for r in range(control.size)]
+    return np.array([every[rank], rank, control.looks, *every])
+
+
+@intrinsic
+def load(typing_context: Any, words: Any, index: Any) -> tuple:
+    """Return a word, as it is in memory now."""
+
+    def generate(context, builder, signature, arguments):
+        place = pointer(context, builder, signature, arguments)
+        return builder.load_atomic(place, "seq_cst", 8, typ=ir.IntType(64))
+
+    return types.int64(words, index), generate
+
+
+@intrinsic
+def store(typing_context: Any, words: Any, index: Any, value: Any) -> tuple:
+    """Store a word after everything that was stored before, for all ranks to see."""
+
+    def generate(context, builder, signature, arguments):
+        place = pointer(context, builder, signature, arguments)
+        builder.store_atomic(arguments[2], place, "seq_cst", 8)
+        return context.get_dummy_value()
+
+    return types.void(words, index, types.int64), generate
+
+
+def _number_after(last, command):
+    """Return the number of the meeting that comes after a rank's last one."""
+    # A command that was aborted leaves the ranks at different numbers. Each begins
+    # the next one from a number that none has reached.
+    first = command * _COUNTS
+    return (last if last > first else first) + 1
+
+
+_compiled_number_after = compile_kernel(_number_after)
+
+
+@compile_kernel
+def next_number(words, places):
+    """Return the number of the meeting that this rank comes to next."""
+    return _compiled_number_after(words[places[OWN]], words[COMMAND])
+
+
+@compile_kernel
+def meet(words, places, number):
+    """Say that this rank has come to a meeting, and watch for the others."""
+    store(words, places[OWN], number)
+    if all_came(words, places, number):
+        for k in range(FIRST, places.size):
+            if load(words, places[k] + _SLEEPS):
+                return WAKE
+        return MET
+    left = places[SPINS]
+    for k in range(FIRST, places.size):
+        while load(words, places[k]) < number:
+            left -= 1
+            if left < 0:
+                return WAIT
+    return MET
+
+
+@compile_kernel
+def all_came(words, places, number):
+    """Tell whether all ranks have come to a meeting."""
+    came = True
+    for k in range(FIRST, places.size):
+        came &= load(words, places[k]) >= number
+    return came
+
+
+@compile_kernel
+def must_sleep(words, places, number):
+    """Say that this rank is going to sleep, unless all have come."""
+    store(words, places[OWN] + _SLEEPS, 1)
+    return not all_came(words, places, number)

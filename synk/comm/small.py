@@ -20,12 +20,23 @@ import numpy as np
 
 from ..compiled import array_at, compile_kernel
 from ..reduce_ops import accumulator
+from ..times import timing
+from ..times.timing import Times
 from ..workers.control import BARRIER, WORD
 from ..workers.recorder import MEETING
-from .flat_layout import Run
-from .kernels import CODES, combine_block, copy_block
-from .shm import SharedMemoryComm
-from .sync import FIRST, MET, OWN, RANK, WAIT, WAKE, meet, next_number
+from .buffers import FlatLayout, SharedRows, StageBuffer, ValueRun, views_of
+from .divided import CODES, combine_block, copy_block
+from .shm import (
+    FIRST,
+    MET,
+    OWN,
+    RANK,
+    WAIT,
+    WAKE,
+    SharedMemoryComm,
+    meet,
+    next_number,
+)
 
 _MISFIT = 4
 assert max(WAIT, MET, WAKE) < _MISFIT  # it is added to these
@@ -38,77 +49,79 @@ _WORD, _LENGTH, _SIZE, _SET, _STRIDE, _START, _RUNS, _PLACES = range(3, 11)
 """What follows: the word of this all-reduce; how many words of control there are, and
 ranks; elements from one set of slots to the other, from one rank's slot to the next,
 and from a slot's beginning to the values; the number of runs. From _PLACES on
-`sync.find_places`, then the ops of the runs, then where in the values each stops."""
+`shm.find_places`, then the ops of the runs, then where in the values each stops."""
 
 
-class SmallAllReduce:
-    """An all-reduce of few values, of any dtypes and ops.
+class SmallBuffer(StageBuffer):
+    """A buffer for few values, of any dtypes and ops.
 
-    Parameters
-    ----------
-    comm : SharedMemoryComm
-    runs : sequence of Run
-        The values, those of one dtype side by side.
-    slots : numpy.ndarray of uint8, shape (2, size, bytes)
-        In shared memory; what fits into `SharedMemoryComm.slots` is put there.
-    word : int
-        Not negative, and the same on all ranks that mean the same all-reduce.
-
-    Attributes
-    ----------
-    values : numpy.ndarray of uint8, shape (bytes,)
-        What this rank gives, and then the result.
+    The rows are two sets of slots, one for each rank; what fits into
+    `SharedMemoryComm.slots` is put there.
     """
 
     def __init__(
-        self,
-        comm: SharedMemoryComm,
-        runs: Sequence[Run],
-        slots: np.ndarray,
-        word: int,
+        self, comm: SharedMemoryComm, plan: FlatLayout, shared: SharedRows
     ) -> None:
-        self._comm, self._word = comm, word
-        self._slots = comm.slots if runs[-1].end <= comm.slots.shape[2] else slots
-        self.values = np.zeros(slots.shape[2], np.uint8)
+        super().__init__(comm, plan, shared)
+        self._slots = shared.rows.reshape(2, comm.size, -1)
+        if plan.runs[-1].end <= comm.slots.shape[2]:
+            self._slots = comm.slots
+        # What this rank gives, and then the result.
+        self._values = np.zeros(plan.nbytes, np.uint8)
+        self._views = views_of(plan, self._values)
+        # numpy takes a third of the time for one number if it is told that it is one.
+        self._places = [
+            (i, view.dtype, view.shape, view, ... if view.ndim else ())
+            for i, view in enumerate(self._views)
+        ]
+        self._comm = comm  # holds the arrays that blocks only have the addresses of
         first, *others = [
             self._arguments(dtype, list(some))
-            for dtype, some in groupby(runs, lambda run: run.dtype)
+            for dtype, some in groupby(plan.runs, lambda run: run.dtype)
         ]
         self._meet = partial(_all_reduce, *first)
         self._finish = partial(_finish, *first)
         self._others = [partial(_combine_all, *other) for other in others]
 
-    def _arguments(self, dtype: str, runs: list[Run]) -> tuple[np.ndarray, ...]:
+    def _arguments(self, dtype: str, runs: list[ValueRun]) -> tuple[np.ndarray, ...]:
         """Return what the kernels take for the values of a dtype."""
-        start, end = runs[0].start, runs[-1].end
-        comm = self._comm  # holds the arrays that the block only has the addresses of
+        comm, start, end = self._comm, runs[0].start, runs[-1].end
         arrays = comm.words, comm.places, comm.shares, self._slots
-        block = block_of(*arrays, runs, self._word)
-        values = self.values[start:end].view(dtype)
+        block = block_of(*arrays, runs, self.serial)
+        values = self._values[start:end].view(dtype)
         return block, np.empty(values.size, accumulator("sum", values.dtype)), values
 
-    def run(self, weights: Sequence[float], takes_part: bool = True) -> bool:
-        """Combine `values` of all ranks, on every rank.
-
-        Parameters
-        ----------
-        weights : sequence of float
-        takes_part : bool
-            False from a rank whose values do not fit here.
-
-        Returns
-        -------
-        bool
-            Whether all ranks took part; if not, nothing was done.
-        """
-        comm = self._comm
-        if not takes_part:
+    def reduce(
+        self,
+        comm: SharedMemoryComm,
+        values: Sequence[np.ndarray] | None,
+        weights: Sequence[float],
+        times: Times,
+    ) -> list[np.ndarray] | None:
+        """Combine the ranks' values; return None, on all, if any rank's do not fit."""
+        fits = True
+        if values is not None:
+            for i, dtype, shape, view, where in self._places:
+                value = values[i]
+                if value.dtype is not dtype and value.dtype != dtype:
+                    fits = False
+                elif value.shape == shape:
+                    view[where] = value
+                else:
+                    fits = False
+        if fits:
+            fits = self._combine(comm, weights)
+        else:
             comm.agree(-1)  # a meeting like the others', who see the word
-            return False
+        times.spent(timing.WAIT, self._nbytes)  # meeting takes longer than combining
+        return self._views if fits else None
+
+    def _combine(self, comm: SharedMemoryComm, weights: Sequence[float]) -> bool:
+        """Combine the values of all ranks; tell whether those of all fit."""
         if weights != comm.weights:  # they are the same call after call
             comm.fractions(weights)  # written to where the blocks say that they are
         if self._others:  # the first dtype's are given by the kernel that meets
-            self._slots[comm.next_number() % 2, comm.rank] = self.values
+            self._slots[comm.next_number() % 2, comm.rank] = self._values
         comm.phase[0] = MEETING
         state = self._meet()
         if state != MET:
@@ -127,22 +140,10 @@ def block_of(
     places: np.ndarray,
     shares: np.ndarray,
     slots: np.ndarray,
-    runs: Sequence[Run],
+    runs: Sequence[ValueRun],
     word: int,
 ) -> np.ndarray:
-    """Return the block of runs of one dtype, which holds none of the other arrays.
-
-    Parameters
-    ----------
-    words, places
-        Of the ranks' `SharedMemoryComm`.
-    shares : numpy.ndarray of float64, shape (size,)
-        What each rank's values weigh; see `kernels.Reduction`.
-    slots : numpy.ndarray of uint8, shape (2, size, bytes)
-    runs : sequence of Run
-        Of one dtype.
-    word : int
-    """
+    """Return the block of runs of one dtype, which holds none of the other arrays."""
     itemsize, start = np.dtype(runs[0].dtype).itemsize, runs[0].start
     addresses = [array.ctypes.data for array in (words, slots, shares)]
     strides = [nbytes // itemsize for nbytes in (*slots.strides[:2], start)]
@@ -219,7 +220,7 @@ def _slots_of(block, values, number):
 
 def warm(dtype: np.dtype) -> None:
     """Have the kernels for a dtype compiled."""
-    run = Run(dtype.str, "sum", 0, dtype.itemsize)
+    run = ValueRun(dtype.str, "sum", 0, dtype.itemsize)
     words, places = np.zeros(16, np.int64), np.array([BARRIER, 0, 0, BARRIER])
     slots, one = np.zeros((2, 1, dtype.itemsize), np.uint8), np.ones(1)
     block = block_of(words, places, one, slots, [run], 0)

@@ -8,50 +8,29 @@ read after another meeting.
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 
 from ..compiled import compile_kernel
-from ..memory.segment import Attachments, Segment, key_of
 from ..reduce_tree import BlockCut, Columns, Subtrees, fold
 from ..times.timing import REDUCE, WAIT, Times
 from ..workers.control import BARRIER, WORD
 from ..workers.recorder import MEETING
-from .shm import SharedMemoryComm
-from .sync import FIRST, MET, OWN, RANK, meet, next_number
+from .buffers import KeyedBuffers, SharedRows, make_shared_rows
+from .shm import FIRST, MET, OWN, RANK, SharedMemoryComm, meet, next_number
 
 DIVIDED = 1 << 12
 """Values of all entries from which on each rank combines a part of them."""
 
 
-class TreeBuffers:
-    """What one rank hands its subtrees on by, for each key that all ranks use alike.
-
-    Parameters
-    ----------
-    comm : SharedMemoryComm
-    attachments : Attachments
-    """
-
-    def __init__(self, comm: SharedMemoryComm, attachments: Attachments) -> None:
-        self._comm, self._attachments = comm, attachments
-        self._buffers: dict[tuple, _Buffer] = {}
+class TreeBuffers(KeyedBuffers["TreeBuffer"]):
+    """What one rank hands its subtrees on by, for each key that all ranks use alike."""
 
     def reduce(
         self, key: tuple, given: Subtrees | None, cut: BlockCut, times: Times
     ) -> list[np.ndarray]:
-        """Combine the ranks' subtrees.
+        """Combine the ranks' subtrees; a rank that has no rows gives None.
 
-        Parameters
-        ----------
-        key : tuple
-        given : Subtrees or None
-            None from a rank that has no rows.
-        cut : BlockCut
-            The same on all ranks.
-        times : Times
-            Where to count the time that it takes.
+        `cut` is the same on all ranks, and `times` is where to count the time it takes.
         """
         buffer = self._buffers.get(key)
         results = None
@@ -59,76 +38,47 @@ class TreeBuffers:
             self._comm.agree(-1)  # others may have one
         else:
             results = buffer.reduce(self._comm, given, cut, times)
-        if results is None:
+        if results is None:  # on all ranks: each has seen the words of all
             self._drop(key)
             buffer = self._buffers[key] = self._made(given, cut)
             results = buffer.reduce(self._comm, given, cut, times)
             assert results is not None, "the ranks' buffers differ"
         return results
 
-    def forget(self, function: int) -> None:
-        """Drop the buffers of a function that is gone."""
-        for key in [key for key in self._buffers if key[0] == function]:
-            self._drop(key)
-
-    def _drop(self, key: tuple) -> None:
-        buffer = self._buffers.pop(key, None)
-        if buffer is not None:
-            self._attachments.forget(buffer.segment_key)
-
-    def _made(self, given: Subtrees | None, cut: BlockCut) -> _Buffer:
+    def _made(self, given: Subtrees | None, cut: BlockCut) -> TreeBuffer:
         """Make a buffer for other values, or more of them, together with all ranks."""
-        comm, segment, window = self._comm, None, None
+        comm = self._comm
+        # A rank without rows has no columns of its own, and takes another's.
         told = comm.exchange(None if given is None else given.columns.each)
         kinds = next(each for each in told if each is not None)
         columns = Columns([column[1:] for column in kinds])
         # The last row is of the results.
         shape = 2 * comm.size * cut.most + 1, columns.width
-        if comm.rank == 0:
-            segment = Segment(8 * max(math.prod(shape), 1))
-            rows = segment.array(np.float64, shape)
-            window = segment.window(rows)
-        window = comm.exchange(window)[0]
-        if comm.rank:
-            rows = self._attachments.array(window)
-        slots = rows[:-1].reshape(2, comm.size, cut.most, columns.width)
-        return _Buffer(columns, slots, rows[-1], segment, key_of(window))
+        shared = make_shared_rows(comm, self._attachments, shape, np.float64)
+        slots = shared.rows[:-1].reshape(2, comm.size, cut.most, columns.width)
+        return TreeBuffer(columns, slots, shared)
 
 
-class _Buffer:
+class TreeBuffer:
     """Where ranks hand their subtrees on, as one of them sees it.
 
-    Parameters
-    ----------
-    columns : Columns
-    slots : numpy.ndarray of float64, shape (2, ranks, subtrees, columns.width)
-        In shared memory.
-    results : numpy.ndarray of float64, shape (columns.width,)
-        Likewise.
-    segment : Segment or None
-        Which they are in; the first rank's.
-    key : tuple of (int, int)
-        Of that segment.
+    The `slots`, of shape (2, ranks, subtrees, columns.width), are in `shared`, of which
+    the last row is for the results.
     """
 
     def __init__(
         self,
         columns: Columns,
         slots: np.ndarray,
-        results: np.ndarray,
-        segment: Segment | None,
-        key: tuple[int, int],
+        shared: SharedRows,
     ) -> None:
-        self.segment_key = key
-        # The buffer's own number, as of a `FlatBuffer`.
-        _, self._serial = key
+        self.shared = shared
         self._columns, self._slots = columns, slots
         self._known = columns  # the rank's own, once it was found to be the same
         self._none = np.empty((0, columns.width))
         self._is_divided = columns.width >= DIVIDED
-        self._total = results if self._is_divided else np.empty(columns.width)
+        self._total = shared.rows[-1] if self._is_divided else np.empty(columns.width)
         self._part: tuple | None = None
-        self._segment = segment  # the owner's; it lives as long as this
 
     def _part_of(self, rank: int) -> tuple:
         """Return what this rank combines, and what of it is averaged and multiplied."""
@@ -164,7 +114,12 @@ class _Buffer:
             comm.agree(-1)  # a meeting like the others', who see the word
             times.spent(WAIT)
             return None
-        words, places, slots, word = comm.words, comm.places, self._slots, self._serial
+        words, places, slots, word = (
+            comm.words,
+            comm.places,
+            self._slots,
+            self.shared.serial,
+        )
         comm.phase[0] = MEETING
         state = _hand_on(words, places, word, slots, entries)
         if state != MET:

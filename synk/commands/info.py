@@ -17,12 +17,13 @@ from pytensor.compile.mode import get_default_mode
 from ..cluster import launcher
 from ..cluster.nodes import Seen, probe
 from ..errors import SynkError
-from ..memory import huge
-from ..memory.limits import memory_limits
+from ..memory import mapping
+from ..memory.limits import cpu_quota, memory_limits
 from ..ranks.session import SESSION
-from ..workers import affinity, devices, gpus, preconditions
+from ..ranks.starting import check_can_fork
+from ..workers import affinity, devices
 from ..workers.control import Control
-from ..workers.gpus import GPU
+from ..workers.devices import GPU
 
 WIDTH = 96
 """Columns; lines that would be longer are continued below their value."""
@@ -91,7 +92,7 @@ def refusal(n: int | None = None) -> str | None:
     shows a system that has no such memory, or forbids it.
     """
     try:
-        preconditions.check_can_fork(SESSION.state, SESSION.rank, SESSION.size)
+        check_can_fork(SESSION.state, SESSION.rank, SESSION.size)
         Control(len(devices.plan("auto", n, affinity.usable_cores())), spin=False)
     except (SynkError, ValueError, OSError) as error:
         return str(error)
@@ -116,7 +117,7 @@ def _version(package: str) -> str:
 
 
 def _cores() -> Rows:
-    quota = affinity._cgroup_quota()
+    quota = cpu_quota()
     usable = affinity.usable_cores()
     return [
         ("machine", f"{os.cpu_count()} ({_processor()})"),
@@ -134,16 +135,16 @@ def _processor() -> str:
 
 
 def _gpus() -> Rows:
-    found = gpus.find_gpus()
+    found = devices.find_gpus()
     if not found:
         return [("NVIDIA GPUs", _no_gpus())]
     rows = [(f"GPU {gpu.number}", _gpu(gpu)) for gpu in found]
-    versions = gpus.driver()
+    versions = devices.driver()
     if versions is not None:
         rows.append(("driver", f"{versions[0]}, for CUDA {versions[1]} and older"))
     if len(found) > 1:
         rows.append(("peer access", _peers(found)))
-    rows.append(("JAX", gpus.why_not_jax() or "can use them"))
+    rows.append(("JAX", devices.why_not_jax() or "can use them"))
     rows.append(("NCCL", _nccl()))
     return rows
 
@@ -176,7 +177,7 @@ def _gpu(gpu: GPU) -> str:
 
 def _peers(found: list[GPU]) -> str:
     """Say which GPUs read the memory of others directly."""
-    reads = gpus.peer_access(found)
+    reads = devices.peer_access(found)
     groups = {tuple(i for i, reaches in enumerate(row) if reaches) for row in reads}
     if len(groups) == 1:
         return "between all"
@@ -196,11 +197,11 @@ def _memory() -> Rows:
 
 def _huge_pages() -> str:
     """Say whether rows lie in huge pages, and what to do if not."""
-    if huge.are_given():
-        return f"given for rows, {gibibytes(huge.SIZE)} each"
-    if not huge.SIZE:
+    if mapping.are_huge_given():
+        return f"given for rows, {gibibytes(mapping.HUGE)} each"
+    if not mapping.HUGE:
         return "none: the kernel is built without them (transparent_hugepage)"
-    word = huge.setting()
+    word = mapping.huge_setting()
     if word == "deny":
         advice = "echo never > /sys/kernel/mm/transparent_hugepage/shmem_enabled"
         return f"not given for rows, as shmem_enabled is 'deny': as root, {advice}"

@@ -1,9 +1,9 @@
 """The sessions of this user on this machine: ``python -m synk ps`` and ``clean``.
 
 Each process of a session has the segment of its flight records open, see
-`workers.records`, whatever has become of the others. So a session is found in ``/proc``
-as long as any of its processes is there, and by nothing else: there is no register of
-sessions that could be wrong.
+`workers.recorder`, whatever has become of the others. So a session is found in
+``/proc`` as long as any of its processes is there, and by nothing else: there is no
+register of sessions that could be wrong.
 """
 
 from __future__ import annotations
@@ -20,16 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from ..workers.records import (
-    Event,
-    Owner,
-    doing,
-    history,
-    lines_of,
-    owner_of,
-    part_of,
-    pid_of,
-)
+from ..workers.recorder import Owner, RankEvent, RecordsReader, lines_of, owner_of
 from .info import WIDTH, gibibytes
 
 _SEGMENT = re.compile(r"/(?:memfd:|dev/shm/)synk-\S+ \(deleted\)")
@@ -51,7 +42,7 @@ Key = tuple[int, int]
 class Process(NamedTuple):
     """What the kernel says of a process: `seconds` are of processor time.
 
-    `started` is in clock ticks from the start of the machine, see `records.Owner`.
+    `started` is in clock ticks from the start of the machine, see `recorder.Owner`.
     """
 
     state: str
@@ -68,7 +59,7 @@ class Session:
     ----------
     pids : list of int
         The ranks' process ids, in their order; 0 for one that has not started.
-    last, histories : list of (Event or None), list of list of Event
+    last, histories : list of (RankEvent or None), list of list of RankEvent
         What each rank does, and what it has done before, the oldest first.
     holders : set of int
         The processes that have the session's records open. Children that the script has
@@ -79,8 +70,8 @@ class Session:
 
     owner: Owner
     pids: list[int]
-    last: list[Event | None]
-    histories: list[list[Event]]
+    last: list[RankEvent | None]
+    histories: list[list[RankEvent]]
     holders: set[int] = field(default_factory=set)
     segments: dict[Key, int] = field(default_factory=dict)
 
@@ -150,10 +141,9 @@ def _read(path: str) -> Session | None:
     owner = owner_of(data)
     if owner is None or owner.namespace != os.stat("/proc/self/ns/pid").st_ino:
         return None
-    pids = [pid_of(part_of(data, rank)) for rank in range(owner.size)]
-    histories = [history(data, rank) for rank in range(owner.size)]
-    last = doing(data, owner.size)
-    return Session(owner, [owner.master, *pids[1:]], last, histories)
+    reader, ranks = RecordsReader(data, owner.size), range(owner.size)
+    pids = [owner.master, *map(reader.pid, ranks[1:])]
+    return Session(owner, pids, reader.doing(), list(map(reader.history, ranks)))
 
 
 def process(pid: int) -> Process | None:
@@ -220,7 +210,7 @@ def _described(session: Session, events: int) -> str:
     return "\n".join([title, facts, *(f"  {line}" for line in table)])
 
 
-def _row(rank: int, pid: int, event: Event | None, now: int) -> tuple[str, ...]:
+def _row(rank: int, pid: int, event: RankEvent | None, now: int) -> tuple[str, ...]:
     found = process(pid) if pid else None
     state = "not there" if found is None else found.state
     seconds = "" if found is None else duration(found.seconds)

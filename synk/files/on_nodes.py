@@ -24,8 +24,7 @@ import numpy as np
 
 from ..cluster.inbox import Copy
 from ..cluster.message import Here
-from ..memory.segment import key_of
-from ..memory.unchanged import state_of
+from ..memory.segment import key_of, state_of
 from ..ranks.context import RankContext
 from ..ranks.session import SESSION
 from ..ranks.to_nodes import CODECS, Codec, Encoder

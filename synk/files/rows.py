@@ -3,7 +3,7 @@
 1. `Rows.parts` settles the order of an epoch (`order`), and cuts it into parts.
 2. For each part `Rows._job` finds which rows of which files go where, and opens the
    files, which reads nothing yet (`stored`).
-3. A thread (`Helper`) reads them, and writes rows to shared memory (`columns`,
+3. A thread (`JobThread`) reads them, and writes rows to shared memory (`columns`,
    `fill`), while the script trains on the part before.
 """
 
@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 
 from ..errors import StateError
+from ..memory.loading import JobThread
 from ..ranks.session import SESSION
-from ..threads.helper import Helper
 from ..user_frames import entry
 from ..variables.data import Data, data
 from .columns import Column
@@ -30,9 +30,9 @@ def check_batch_size(batch_size: int) -> None:
         raise ValueError(f"batch_size must be at least 1, got {batch_size}")
 
 
-def new_reader() -> Helper:
+def new_reader() -> JobThread:
     """Return what reads files while the script trains: a thread for each part."""
-    return Helper("synk-files", is_for_one_job=True)
+    return JobThread("synk-files", is_for_one_job=True)
 
 
 def read_on_any_core(job: Callable[[], None]) -> None:

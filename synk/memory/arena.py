@@ -26,12 +26,8 @@ class Arena:
     """One segment, filled from its start for every message and used again.
 
     It grows to the largest message. When then `PATIENCE` messages in a row need less
-    than a quarter of that, it shrinks to the largest of these.
-
-    Parameters
-    ----------
-    can_shrink : bool
-        False where it may be pinned for a device; see `Segment.give_back`.
+    than a quarter of that, it shrinks to the largest of these; not where it may be
+    pinned for a device, see `Segment.give_back`.
     """
 
     def __init__(self, can_shrink: bool = True) -> None:
@@ -40,7 +36,7 @@ class Arena:
         # What was put last, where it lies, its windows and bytes: replaced as one, so
         # that they belong together even after an interrupt.
         self._layout = _NOTHING
-        self._is_large = False
+        self._is_large = False  # whether there is anything that could go back
         self._small_ones = self._largest = 0
 
     def put(self, arrays: Sequence[np.ndarray]) -> list[Window]:
@@ -51,16 +47,9 @@ class Arena:
         return windows
 
     def room(self, kinds: list) -> tuple[list[np.ndarray], list[Window]]:
-        """Make room for arrays in the arena, over what was there.
+        """Make room for arrays, over what was there; return places and windows.
 
-        Parameters
-        ----------
-        kinds : list of (dtype, shape)
-
-        Returns
-        -------
-        places : list of numpy.ndarray
-        windows : list of Window
+        `kinds` has a dtype and a shape for each.
         """
         if kinds != self._layout[0]:  # calls in a loop mostly bring the same again
             self._layout = kinds, *self._lay_out(kinds)

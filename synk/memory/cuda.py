@@ -1,4 +1,9 @@
-"""Copies from pinned memory to a GPU's, on a stream beside those of JAX."""
+"""Copies from pinned memory to a GPU's, on a stream beside those of JAX.
+
+Arrays go between that stream and JAX's without the host, by DLPack's protocol. Who
+takes an array by it says on which stream of his it will be used. JAX has that stream
+wait for what it computes; here, JAX's stream is made to wait for one of ours.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +11,7 @@ import contextlib
 import threading
 from collections.abc import Callable, Sequence
 from importlib import import_module
-from typing import Any
-
-from .dlpack import After
-from .to_device import Piece
+from typing import Any, NamedTuple
 
 
 def after_xla(module: str) -> Any:
@@ -24,15 +26,19 @@ def after_xla(module: str) -> Any:
     return import_module(module)
 
 
+class Piece(NamedTuple):
+    """Bytes that are copied to an array: to which, from what address, how many."""
+
+    at: int
+    source: int
+    nbytes: int
+
+
 class CudaCopier:
     """Copies by the CUDA driver, to the one GPU that this process sees.
 
-    Raises
-    ------
-    ImportError
-        If cuda-bindings or cuda-core is not installed.
-    RuntimeError
-        If the driver refuses.
+    Raises ImportError if cuda-bindings or cuda-core is not installed, and RuntimeError
+    if the driver refuses.
     """
 
     def __init__(self) -> None:
@@ -55,7 +61,7 @@ class CudaCopier:
             self._threads.have_entered = True
 
     def register(self, start: int, nbytes: int) -> None:
-        """Pin memory of the host, from the start of a page on."""
+        """Pin memory of the host, from the start of a page on; raise OSError if not."""
         self._enter()
         (status,) = self._driver.cuMemHostRegister(start, nbytes, 0)
         if status != self._driver.CUresult.CUDA_SUCCESS:
@@ -139,3 +145,46 @@ def _call(function: Callable, *args: Any) -> None:
     (status,) = function(*args)
     if status:
         raise RuntimeError(f"{function.__name__}: {status.name}")
+
+
+# -- arrays between streams
+
+
+class Capsule:
+    """An array of JAX's, for who does not ask to wait for anything.
+
+    A stream of `cuda.core` waits for it, and so for all that JAX computed before it.
+    """
+
+    def __init__(self, array: Any, stream: Any) -> None:
+        self._device = array.__dlpack_device__()
+        self._capsule = array.__dlpack__(stream=int(stream.handle))
+
+    def __dlpack__(self, **options: Any) -> Any:
+        """Return the capsule; it can be used once."""
+        return self._capsule
+
+    def __dlpack_device__(self) -> Any:
+        """Return what DLPack calls the array's device."""
+        return self._device
+
+
+class After(Capsule):
+    """An array that a stream writes to, for JAX: whoever reads it waits for that."""
+
+    def __init__(self, array: Any, stream: Any) -> None:
+        super().__init__(array, stream)
+        self._stream = self._awaited = stream
+
+    def mark(self) -> Any:
+        """Return an event; what the stream does after it is not waited for."""
+        self._awaited = self._stream.record()
+        return self._awaited
+
+    def __dlpack__(self, *, stream: int | None = None, **options: Any) -> Any:
+        """Return the capsule; the stream named, or else the host, waits for ours."""
+        if stream is None:
+            self._awaited.sync()
+        elif stream != -1:
+            import_module("cuda.core").Stream.from_handle(stream).wait(self._awaited)
+        return self._capsule

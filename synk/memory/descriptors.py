@@ -1,4 +1,9 @@
-"""Descriptors of synk's own, above those of the standard streams.
+"""What synk opens: owned by an object from the first moment on, and no standard stream.
+
+An interrupt can come after any call that Python code makes: also between a call that
+opens something and the noting of its descriptor, which would stay open. Holding signals
+back is not enough: another thread may take one, and its handler runs here all the same.
+So the object that owns a descriptor is made by `map`, which goes on in C.
 
 A script may run with descriptor 0, 1 or 2 closed, as daemons do, and the shell by
 ``>&-``. What is opened then gets that number, and the next ``print``, or a message of a
@@ -8,11 +13,16 @@ that is kept, or that memory lies behind, comes from here: at 3 or above.
 
 from __future__ import annotations
 
+import ctypes
+import errno
 import fcntl
+import itertools
 import os
 from collections.abc import Callable
 from io import FileIO
 from typing import Any, TypeVar
+
+from .refusals import in_words
 
 Mapped = TypeVar("Mapped")
 
@@ -21,25 +31,78 @@ FIRST = 3
 
 
 def opened(opener: Callable[..., int], *args: Any, mode: str = "r") -> FileIO:
-    """Return what a call opens, as an object that owns it from the first moment on.
-
-    An interrupt can come after any call that Python code makes: also between the call
-    and the noting of its descriptor, which would stay open. `map` goes on in C.
-
-    Parameters
-    ----------
-    opener : callable
-        Of compiled code, which returns a descriptor.
-    *args
-        Its arguments.
-    mode : str
-        How the descriptor may be used, as for `io.FileIO`.
-    """
+    """Return what a call opens; `opener` is compiled code that returns a descriptor."""
     (file,) = map(FileIO, map(opener, *((arg,) for arg in args)), (mode,))
-    return above_streams(file)
+    return _above_streams(file)
 
 
-def above_streams(file: FileIO) -> FileIO:
+def open_pipe() -> tuple[FileIO, FileIO]:
+    """Return the ends of a new pipe: where it is read and where it is written to."""
+    ends = itertools.chain.from_iterable(itertools.starmap(os.pipe, [()]))
+    reads, writes = map(FileIO, ends, "rw")
+    return _above_streams(reads), _above_streams(writes)
+
+
+def open_pidfd(pid: int) -> FileIO:
+    """Return a descriptor that can be read from when a process has ended."""
+    # A Python built with old kernel headers does not have the call. Conda's is such a
+    # one: it is made for kernels that lack it, and runs on others.
+    opener = getattr(os, "pidfd_open", None)
+    with in_words("pidfd_open"):
+        if opener is not None:
+            return opened(opener, pid)
+        return opened(_by_libc, "syscall", _SYS_PIDFD_OPEN, pid, 0)
+
+
+_SYS_PIDFD_OPEN = 434
+"""The same on all architectures but Alpha."""
+
+
+def new_memory(name: str) -> FileIO:
+    """Return new, empty memory as a file, which programs that are run do not get.
+
+    `name` is shown in ``/proc/<pid>/fd`` and ``maps``; nobody can open it by that.
+    """
+    with in_words("memfd_create"):
+        try:
+            file = opened(_memfd_create, name, _CLOEXEC | _NOEXEC_SEAL, mode="r+")
+        except OSError as error:
+            if error.errno != errno.EINVAL:
+                raise
+            file = opened(_memfd_create, name, _CLOEXEC, mode="r+")
+    try:
+        # The kernel lets everybody read and write, as nobody else can come to have a
+        # descriptor. We do not: of two locks one may fail.
+        os.fchmod(file.fileno(), 0o600)
+    except BaseException:
+        file.close()
+        raise
+    return file
+
+
+_CLOEXEC = 0x1
+_NOEXEC_SEAL = 0x8
+"""The flags of ``memfd_create(2)``. The second says that no program is to be run from
+the memory; kernels before 6.3 do not know it, later ones may insist on it."""
+
+
+def _by_libc(function: str, *args: Any) -> int:
+    """Call a function that opens something, which this Python does not have."""
+    fd = getattr(ctypes.CDLL(None, use_errno=True), function)(*args)
+    if fd < 0:
+        number = ctypes.get_errno()
+        raise OSError(number, f"{function}: {os.strerror(number)}")
+    return fd
+
+
+def _memfd_by_libc(name: str, flags: int) -> int:
+    return _by_libc("memfd_create", name.encode(), flags)
+
+
+_memfd_create = getattr(os, "memfd_create", _memfd_by_libc)
+
+
+def _above_streams(file: FileIO) -> FileIO:
     """Return a file that is no standard stream: the same one, or its duplicate."""
     if file.fileno() >= FIRST:
         return file
@@ -50,30 +113,12 @@ def above_streams(file: FileIO) -> FileIO:
     return moved
 
 
-def opened_for_life(opener: Callable[..., int], *args: Any) -> int:
-    """Return the descriptor itself, where it is kept as long as the process lives."""
-    fd = opener(*args)
-    if fd >= FIRST:
-        return fd
-    try:
-        return fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, FIRST)
-    finally:
-        os.close(fd)
-
-
 def mapped(make: Callable[[], Mapped], fd: int) -> Mapped:
-    """Return a mapping of a file: the descriptor that it keeps is no stream's.
+    """Return what `make` maps of a file: the descriptor that it keeps is no stream's.
 
     Python's `mmap` makes a duplicate of the descriptor, with the lowest number that is
     free, and tells nobody which. So a mapping whose duplicate has become a stream is
     kept until there is one that found no stream's number free.
-
-    Parameters
-    ----------
-    make : callable
-        Maps the file.
-    fd : int
-        Its descriptor.
     """
     closed, missed = [n for n in range(FIRST) if not _is_for(n)], []
     while True:

@@ -19,26 +19,12 @@ Selection: TypeAlias = "slice | np.ndarray"
 def select(batch, length: int) -> Selection:
     """Turn a user's `batch` into a selection of rows from 0 to `length` - 1.
 
-    Parameters
-    ----------
-    batch : None, int, slice, array of int, or array of bool
-        None selects all rows, an int the first so many. Slices, negative row numbers
-        and masks mean what they mean to numpy.
-    length : int
-        The number of rows there are.
+    None selects all rows, an int the first so many. Slices, negative row numbers and
+    masks mean what they mean to numpy. Returned is a slice with step 1 and
+    ``0 <= start <= stop <= length``, or int64 row numbers in ``[0, length)``.
 
-    Returns
-    -------
-    slice or numpy.ndarray
-        A slice with step 1 and ``0 <= start <= stop <= length``, or int64 row numbers
-        in ``[0, length)``.
-
-    Raises
-    ------
-    IndexError
-        If a row lies outside, or a mask has another length.
-    TypeError, ValueError
-        If `batch` is none of these things.
+    Raises IndexError if a row lies outside, or a mask has another length; TypeError or
+    ValueError if `batch` is none of these things.
     """
     if batch is None:
         return slice(0, length)
@@ -108,9 +94,7 @@ def cuts(rows: int, parts: int, block: int = 1) -> list[int]:
     >>> cuts(19, 3, 4)  # five blocks, of which the last one has three rows
     [0, 8, 16, 19]
     """
-    size, more = divmod(-(-rows // block), parts)
-    ends = (i * size + min(i, more) for i in range(parts + 1))
-    return [min(end * block, rows) for end in ends]
+    return [bound(rows, parts, i, block) for i in range(parts + 1)]
 
 
 def bound(rows: Any, parts: int, i: int, block: int = 1) -> Any:

@@ -1,4 +1,4 @@
-"""The numbers that processes have in ``/proc``: not always those that they know.
+"""Processes as ``/proc`` and the kernel know them: numbers, start times, privileges.
 
 In a PID namespace (``unshare --pid``, without ``--mount-proc``) ``/proc`` may still be
 that of the namespace around it. A process is there, by another number than `os.getpid`
@@ -7,19 +7,16 @@ returns, and the number that it knows is another process's.
 
 from __future__ import annotations
 
+import ctypes
 import os
 
 from ..errors import SynkError
 
+_PR_GET_DUMPABLE, _PR_SET_DUMPABLE = 3, 4
+
 
 def number() -> int:
-    """Return the number of this process in ``/proc``.
-
-    Raises
-    ------
-    SynkError
-        If it is not there.
-    """
+    """Return the number of this process in ``/proc``; raise SynkError without one."""
     try:
         return int(os.readlink("/proc/self"))
     except (OSError, ValueError) as error:
@@ -54,3 +51,37 @@ def _own_number(name: str) -> int | None:
     except OSError:
         pass
     return None
+
+
+def start_time(pid: int) -> int:
+    """Return when a process was started, in clock ticks since boot; 0 if it is gone."""
+    try:
+        with open(f"/proc/{pid}/stat") as stat:
+            # The name, in brackets, may hold anything.
+            return int(stat.read().rpartition(")")[2].split()[19])
+    except (OSError, IndexError):
+        return 0
+
+
+def pid_namespace() -> int:
+    """Return which processes the process ids of this one count."""
+    return os.stat("/proc/self/ns/pid").st_ino
+
+
+def user() -> tuple:
+    """Return whose process this is: its user and group ids, and its other groups."""
+    return os.getresuid(), os.getresgid(), sorted(os.getgroups())
+
+
+def let_ranks_in() -> None:
+    """Let processes of this user open descriptors of this one and of its children.
+
+    They may anyway, unless it has changed its user id, as what was started by root does
+    by ``os.setuid``. It may then know what only its former user is to know, and so the
+    kernel closes it to the user that it has become. But ranks are that user's, and open
+    each other's memory. So it is opened, to a debugger of the user's too, and the
+    kernel writes core dumps of it.
+    """
+    libc = ctypes.CDLL(None)
+    if libc.prctl(_PR_GET_DUMPABLE, 0, 0, 0, 0) != 1:
+        libc.prctl(_PR_SET_DUMPABLE, 1, 0, 0, 0)

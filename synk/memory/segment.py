@@ -1,4 +1,4 @@
-"""Shared-memory segments that have no name.
+"""Shared-memory segments that have no name, and arrays in them.
 
 A segment is memory of ``memfd_create``. Whoever needs it opens
 ``/proc/<owner>/fd/<fd>``, which works for processes of one user on one machine. So no
@@ -21,18 +21,17 @@ import itertools
 import math
 import mmap
 import os
+import weakref
 from io import FileIO
-from typing import Any, TypeAlias, TypeGuard
+from typing import Any, Protocol, TypeAlias, TypeGuard
 
 import numpy as np
 
-from .. import forbidden
 from ..errors import SharedMemoryFull, StateError, SynkError
-from . import huge, limits, memfd, proc
-from .descriptors import opened
-from .mapping import Mapping
-from .pages import are_elsewhere
-from .ulimits import TOO_MANY_FILES, explain, in_words
+from . import limits, proc
+from .descriptors import new_memory, opened
+from .mapping import Mapping, file_size, fill, map_file
+from .refusals import FORBIDDEN, TOO_MANY_FILES, explain, limits_in_words, sentence
 
 ALIGNMENT = 64
 """Bytes; arrays start on cache lines so that two ranks never write to the same one."""
@@ -75,26 +74,19 @@ def key_of(window: Window) -> tuple[int, int]:
 
 
 class Segment:
-    """A piece of memory that processes share.
+    """A piece of memory that processes share, of `nbytes` that are reserved now.
 
-    Parameters
-    ----------
-    nbytes : int
-        Size in bytes, reserved now.
-
-    Raises
-    ------
-    SharedMemoryFull
-        If the machine, or the process's cgroup, has not that much memory left.
+    Raises SharedMemoryFull if the machine, or the process's cgroup, has not that much
+    memory left. `nbytes` is how much is mapped, and `reserved` how much is there.
     """
 
+    # Owns the descriptor, in the owner and in its children; None where it is attached.
     _file: FileIO | None = None
-    """What owns the descriptor, in the owner and in its children."""
 
     def __init__(self, nbytes: int) -> None:
         self._pid, self._serial = proc.number(), next(_serials)
-        with in_words():
-            self._file = memfd.create(f"synk-{self._pid}-{self._serial}")
+        with limits_in_words():
+            self._file = new_memory(f"synk-{self._pid}-{self._serial}")
             self._fd = self._file.fileno()
         self.nbytes = self.reserved = 0
         self._map: Mapping
@@ -112,13 +104,14 @@ class Segment:
         """
         self = cls.__new__(cls)
         self._pid, self._serial, self._fd = pid, serial, -1
-        with in_words():
+        with limits_in_words():
             if pid == proc.number():
-                self._map = huge.mapped(fd, nbytes)
+                self._map = map_file(fd, nbytes)
             else:
+                # The mapping stays when the descriptor is closed.
                 with _open(pid, fd) as file:
-                    self._map = huge.mapped(file.fileno(), nbytes)
-        are_elsewhere(self._map)
+                    self._map = map_file(file.fileno(), nbytes)
+        self._map.written_elsewhere()
         self.nbytes = self.reserved = nbytes
         return self
 
@@ -141,27 +134,30 @@ class Segment:
         try:
             # A new mapping of the same pages: views of the old one stay valid.
             if nbytes > self.nbytes:
-                os.ftruncate(self._fd, huge.file_size(nbytes))
-                mapped = huge.mapped(self._fd, nbytes)
+                os.ftruncate(self._fd, file_size(nbytes))
+                mapped = map_file(self._fd, nbytes)
                 if self.reserved:
-                    are_elsewhere(mapped)
+                    mapped.written_elsewhere()
             else:
                 mapped = self._map
-            huge.fill(self._fd, mapped, self.reserved, nbytes)
+            # Huge pages come first, as long as there is nothing to be copied to them,
+            # and only where no values lie: a device may know the addresses of these.
+            fill(self._fd, mapped, self.reserved, nbytes)
             os.posix_fallocate(self._fd, 0, nbytes)
         except BaseException as error:
             # Nothing stays reserved that is not used. (What is killed here leaves
             # nothing either: its descriptor goes with it.)
             os.ftruncate(self._fd, self.nbytes)
-            os.ftruncate(self._fd, huge.file_size(self.nbytes))
+            os.ftruncate(self._fd, file_size(self.nbytes))
             self.give_back(self.reserved)
             if not isinstance(error, OSError):
                 raise
-            if error.errno in forbidden.ERRORS:
-                raise SynkError(forbidden.sentence("fallocate", error)) from error
+            if error.errno in FORBIDDEN:
+                raise SynkError(sentence("fallocate", error)) from error
             what = f"no room for {nbytes - self.reserved:,} bytes of shared memory"
             kind = SynkError if error.errno in TOO_MANY_FILES else SharedMemoryFull
             raise kind(f"{what}: {explain(error) or error}") from error
+        # Only now, in one line: until here an interrupt has changed nothing.
         self._map, self.nbytes = mapped, max(nbytes, self.nbytes)
         self.reserved = nbytes
 
@@ -182,14 +178,10 @@ class Segment:
     def array(self, dtype, shape: tuple[int, ...], offset: int = 0) -> np.ndarray:
         """Return an array that lies in the segment from byte `offset` on.
 
-        Every array of a segment is made here. One of objects would be of addresses that
-        mean something in one process alone: to write to it, numpy lets go of the object
-        that it takes to be there, and the process dies.
-
-        Raises
-        ------
-        TypeError
-            If the dtype is of objects.
+        Every array of a segment is made here. One of objects, for which this raises
+        TypeError, would be of addresses that mean something in one process alone: to
+        write to it, numpy lets go of the object that it takes to be there, and the
+        process dies.
         """
         array = np.ndarray(shape, dtype, self._map, offset)
         if array.dtype.hasobject:
@@ -301,3 +293,40 @@ def _check_room(nbytes: int) -> None:
 
 def _whole_pages(nbytes: int) -> int:
     return max(1, math.ceil(nbytes / mmap.PAGESIZE)) * mmap.PAGESIZE
+
+
+# -- memory whose changes are seen: `Data` registers its own here, for those who have no
+# more than a window
+
+
+class Watched(Protocol):
+    """Memory whose changes are seen: see `variables.data`."""
+
+    window: Window | None
+
+    is_partial: bool
+    """Whether it has rows of this machine's ranks only."""
+
+    @property
+    def state(self) -> int | None:
+        """A number that no other values have; None if they may change at any time."""
+
+
+WATCHED: weakref.WeakValueDictionary[tuple[int, int], Watched]
+WATCHED = weakref.WeakValueDictionary()
+"""By the key of the segment."""
+
+
+def state_of(window: Window) -> int | None:
+    """Return the state of what is in a window; None where nobody sees changes of it."""
+    found = WATCHED.get(key_of(window))
+    if found is None or found.window != window:
+        return None
+    return found.state
+
+
+def check_whole(window: Window) -> None:
+    """Raise SynkError if a window has rows of this machine's ranks only."""
+    found = WATCHED.get(key_of(window))
+    if found is not None and found.is_partial:
+        raise SynkError("rows are asked for that were read from files elsewhere only")

@@ -1,111 +1,77 @@
-"""A rank's way to its GPU and back: memory of the host that the GPU reads by itself.
+"""A rank's way to its GPU and back: rows go straight into memory of JAX's.
 
-It does so at its full rate from memory that is pinned, which the driver is told of. A
-rank has its own mapping of a segment pinned when it first takes rows from that, and
-undoes it before the mapping goes. What cannot be pinned goes through a buffer that is;
-where there is none either, rows are left to JAX's own copy.
+A GPU reads the host's memory by itself, and at its full rate, where that is pinned,
+which the driver is told of. A rank has its own mapping of a segment pinned when it
+first takes rows from that, and undoes it before the mapping goes. What cannot be pinned
+goes through a buffer that is; where there is none either, rows are left to JAX's own
+copy.
 
-How copies are made is a `Copier`'s matter: CUDA's is in `cuda`.
+Adjacent rows of a segment are one copy, and so is each run of adjacent rows among
+selected ones if these runs are long. Short ones are gathered into pinned memory first,
+by several threads: the GPU copies the first of them while the host gathers the next.
+
+How copies are made is in `cuda`.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property, partial
-from typing import Any, NamedTuple, Protocol
+from typing import Any
 
 import numpy as np
 
+from .cuda import CudaCopier, CudaWriting, Piece
 from .mapping import Mapping, address, mapping_of
+from .partition import Selection, count
+from .rows import RowTaker, gather
 
 WORTHWHILE = 1 << 18
 """Bytes from which on the host does not wait until rows have been copied. For fewer, to
 have JAX wait in its place takes longer than the copy."""
 
+LONG = 1 << 15
+"""Bytes from which on a run of rows gets a copy of its own. To start one takes the host
+some microseconds, in which it gathers about as much."""
+
+PIECE = 1 << 22
+"""Bytes that are gathered before their copy is started, at most."""
+
+LEAST = 1 << 20
+"""Bytes that a thread gathers at a time, at least. To tell it to takes time, too."""
+
 _THREADS = 8
 """That gather rows, at most."""
-
-
-def is_worthwhile(nbytes: int) -> bool:
-    """Tell whether the host goes on while so many bytes are copied."""
-    return nbytes >= WORTHWHILE
-
-
-class Piece(NamedTuple):
-    """Bytes that are copied to an array: to which, from what address, how many."""
-
-    at: int
-    source: int
-    nbytes: int
-
-
-class Writing(Protocol):
-    """Copies into one array of JAX's, which wait for no others."""
-
-    def copy(self, pieces: Sequence[Piece]) -> None:
-        """Start to copy from the host's memory to the array."""
-
-    def end(self) -> None:
-        """Say that all copies have been started."""
-
-    def array(self) -> Any:
-        """Return the array. JAX reads it after the copies; the host need not wait."""
-
-    def wait(self) -> None:
-        """Wait until the copies that were started have been made."""
-
-
-class Copier(Protocol):
-    """What copies from the host to a device, beside what JAX does there."""
-
-    def register(self, start: int, nbytes: int) -> None:
-        """Pin memory of the host; raises OSError where that cannot be done."""
-
-    def unregister(self, start: int) -> None:
-        """Undo that, after all copies that were started; raises nothing."""
-
-    def writing(self, array: Any) -> Writing:
-        """Begin to write to an array, after what JAX has done to its memory."""
-
-    def write(self, array: Any, source: int, nbytes: int) -> None:
-        """Copy to an array that nobody uses, and wait for it."""
-
-    def read(self, array: Any, target: int, nbytes: int) -> None:
-        """Copy an array that is there to the host, and wait for it."""
 
 
 class ToDevice:
     """One rank's way to its device.
 
-    Parameters
-    ----------
-    connect : callable
-        Makes the copier, when one is first needed; raises ImportError, RuntimeError or
-        OSError if there is none.
-    warns : bool
-        Whether to warn of what fails: once, and not on every rank.
-    threads : int
-        How many the rank may use.
-
-    Attributes
-    ----------
-    threads : int
-        How many gather rows.
+    `connect` makes the copier, when one is first needed; it raises ImportError,
+    RuntimeError or OSError if there is none. What fails is warned of once, and not on
+    every rank (`warns`). As many threads as the rank may use gather rows, up to some.
     """
 
     def __init__(
-        self, connect: Callable[[], Copier], warns: bool = True, threads: int = 1
+        self, connect: Callable[[], CudaCopier], warns: bool = True, threads: int = 1
     ) -> None:
-        self._connect: Callable[[], Copier] | None = connect
+        self._connect: Callable[[], CudaCopier] | None = connect
         self._warns = warns
         self.threads = min(threads, _THREADS)
-        self._copier: Copier | None = None
+        self._copier: CudaCopier | None = None
         self._has_given_up = False
         self._pinned: set[int] = set()  # where pinned mappings begin
         self._pid = os.getpid()
+
+    @property
+    def copier(self) -> CudaCopier:
+        """What copies, once `takes` has said that something is."""
+        assert self._copier is not None
+        return self._copier
 
     def takes(self, dtype: np.dtype) -> bool:
         """Tell whether arrays of a dtype are copied by this."""
@@ -127,25 +93,14 @@ class ToDevice:
         """
         if not array.nbytes or not self.takes(array.dtype):
             return np.array(array)
-        assert self._copier is not None
         out = np.empty(array.shape, array.dtype)
-        self._copier.read(array, address(out), out.nbytes)
+        self.copier.read(array, address(out), out.nbytes)
         return out
-
-    def write(self, array: Any, values: np.ndarray) -> None:
-        """Change an array of JAX's that nobody uses."""
-        assert self._copier is not None
-        self._copier.write(array, address(values), values.nbytes)
 
     @property
     def is_open(self) -> bool:
         """Whether copies may be under way: not in a child that the user has forked."""
         return self._copier is not None and os.getpid() == self._pid
-
-    def writing(self, array: Any) -> Writing:
-        """Begin to write to an array of JAX's."""
-        assert self._copier is not None
-        return self._copier.writing(array)
 
     def is_pinned(self, array: np.ndarray) -> bool:
         """Tell whether an array lies in pinned memory; pins a segment if it can be."""
@@ -196,19 +151,181 @@ class ToDevice:
     def _pin(self, mapping: Mapping) -> None:
         mapping.before_unmapping = None
         start = address(np.frombuffer(mapping, np.uint8))
-        assert self._copier is not None
-        self._copier.register(start, len(mapping))
+        self.copier.register(start, len(mapping))
         self._pinned.add(start)
         mapping.before_unmapping = partial(self._unpin, start)
 
     def _unpin(self, start: int) -> None:
+        # Called when a mapping goes, which may be after `close`, or in a forked child
+        # that has the mapping but no CUDA.
         if start in self._pinned and self.is_open:
             self._pinned.discard(start)
-            assert self._copier is not None
-            self._copier.unregister(start)
+            self.copier.unregister(start)
 
     def warn(self, text: str) -> None:
         """Warn of what has failed, if nothing has before."""
         if self._warns:
             self._warns = False
             warnings.warn(text, RuntimeWarning, stacklevel=2)
+
+
+class DeviceTaker(RowTaker):
+    """Takes rows into one array on the device, which is written anew every time."""
+
+    def __init__(self, to_device: ToDevice) -> None:
+        super().__init__()
+        self._to_device = to_device
+        self._target: Any = None
+        self._writing: CudaWriting | None = None
+        self._pinned: Mapping | None = None
+
+    def __del__(self) -> None:
+        # Neither end of a copy may go before that is made.
+        if self._writing is not None and self._to_device.is_open:
+            with contextlib.suppress(Exception):
+                self._writing.wait()
+
+    def take(self, array: Any, selection: Selection) -> Any:
+        """Start to take rows; what is returned may be a `CudaWriting`, to wait for.
+
+        What JAX has computed from the last rows must be there.
+        """
+        if not isinstance(array, np.ndarray):
+            return super().take(array, selection)
+        shape = (count(selection), *array.shape[1:])
+        nbytes = int(np.prod(shape, dtype=np.int64)) * array.itemsize
+        if not nbytes or not self._to_device.takes(array.dtype):
+            return super().take(array, selection)
+        if self._writing is not None:
+            self._writing.wait()  # the last call may not have come to use it
+            self._writing = None
+        if nbytes < WORTHWHILE:
+            return self._put(super().take(array, selection))
+        starts, stops = _runs(selection)
+        room = None
+        if (
+            (len(starts) > 1 and nbytes < len(starts) * LONG)
+            or not array.flags.c_contiguous
+            or not self._to_device.is_pinned(array)
+        ):
+            room = self._gathering_room(shape, nbytes, array.dtype)
+            if room is None:
+                return super().take(array, selection)
+        writing = self._begin(shape, array.dtype)
+        if writing is None:
+            return super().take(array, selection)
+        if room is not None:
+            self._gather_and_copy(array, selection, room, writing)
+        else:
+            width = nbytes // shape[0]
+            source, at, pieces = address(array), 0, []
+            for start, stop in zip(starts, stops, strict=True):
+                length = (stop - start) * width
+                pieces.append(Piece(at, source + start * width, length))
+                at += length
+            writing.copy(pieces)
+        writing.end()
+        return writing
+
+    def take_whole(self, array: np.ndarray) -> Any:
+        """Start to take a whole array, as `take` does.
+
+        A whole number stays where it is: it may be the size of something.
+        """
+        if array.ndim:
+            return self.take(array, slice(0, len(array)))
+        if array.dtype.kind in "biu" or not self._to_device.takes(array.dtype):
+            return array
+        return self._put(array)
+
+    def _put(self, values: np.ndarray) -> Any:
+        """Return few values on the device, in memory that is used again."""
+        import jax
+
+        target = self._kept(values.shape, values.dtype)
+        if target is None:
+            # A copy, and not JAX's view of the user's array. It is told its device, as
+            # arrays are that come by DLPack: for one that is not, JAX would compile
+            # another time.
+            target = jax.device_put(
+                jax.numpy.array(values, copy=True), jax.local_devices()[0]
+            )
+            if target.dtype != values.dtype:
+                return values
+            self._target = target
+        else:
+            self._to_device.copier.write(target, address(values), values.nbytes)
+        # JAX takes its arrays to be constant. Nobody sees this one change: programs
+        # read it, and what they return is in other memory.
+        return target
+
+    def _begin(self, shape: tuple[int, ...], dtype: np.dtype) -> CudaWriting | None:
+        """Return what writes to an array of a shape, or None if there is no memory."""
+        import jax.numpy as jnp
+
+        target, self._target = self._kept(shape, dtype), None
+        try:
+            if target is None:
+                target = jnp.zeros(shape, dtype)
+            if target.dtype == dtype:
+                self._writing = self._to_device.copier.writing(target)
+                self._target = target
+        except RuntimeError as error:
+            self._to_device.warn(f"some rows go to GPUs by JAX's own copies: {error}")
+        return self._writing
+
+    def _kept(self, shape: tuple[int, ...], dtype: np.dtype) -> Any:
+        """Return the array of the last call, if this one's is such.
+
+        It is given up if not, so that its memory can be used.
+        """
+        target = self._target
+        if target is not None and (target.shape, target.dtype) != (shape, dtype):
+            self._target = None
+        return self._target
+
+    def _gathering_room(
+        self, shape: tuple[int, ...], nbytes: int, dtype: np.dtype
+    ) -> np.ndarray | None:
+        if self._pinned is None or len(self._pinned) < nbytes:
+            self._pinned = None
+            self._pinned = self._to_device.buffer(nbytes)
+        return None if self._pinned is None else np.ndarray(shape, dtype, self._pinned)
+
+    def _gather_and_copy(
+        self,
+        array: np.ndarray,
+        selection: Selection,
+        room: np.ndarray,
+        writing: CudaWriting,
+    ) -> None:
+        """Copy rows through pinned memory, piece by piece."""
+        width, pool = room.nbytes // len(room), self._to_device.gatherers
+        fair = room.nbytes // self._to_device.threads
+        rows = max(1, min(PIECE, max(LEAST, fair)) // width)
+        if isinstance(selection, slice):
+            array, selection = array[selection], slice(0, len(room))
+
+        def fill(start: int) -> tuple[int, int]:
+            piece = room[start : start + rows]
+            if isinstance(selection, slice):
+                piece[...] = array[start : start + rows]
+            else:
+                gather(array, selection[start : start + rows], piece)
+            return start * width, piece.nbytes
+
+        source, starts = address(room), range(0, len(room), rows)
+        # In their order, each as soon as it is there.
+        filled = map(fill, starts) if pool is None else pool.map(fill, starts)
+        for at, nbytes in filled:
+            writing.copy([Piece(at, source + at, nbytes)])
+
+
+def _runs(selection: Selection) -> tuple[list[int], list[int]]:
+    """Return where runs of adjacent rows start and stop."""
+    if isinstance(selection, slice):
+        return [selection.start], [selection.stop]
+    ends = np.flatnonzero(np.diff(selection) != 1)
+    starts = np.concatenate([selection[:1], selection[ends + 1]])
+    stops = np.concatenate([selection[ends], selection[-1:]]) + 1
+    return starts.tolist(), stops.tolist()

@@ -34,8 +34,8 @@ from ..engines import Engine, engine_for
 from ..engines.machine_code import array_type, make_ahead
 from ..engines.precision import check_engine
 from ..garbage import without_collection
+from ..memory.loading import RowLoader
 from ..memory.partition import Selection
-from ..memory.takers import Takers
 from ..times.compile_notice import Notice
 from ..times.timing import COMPUTE, ExchangeTimes, Times
 from .blocks import Blocks
@@ -128,7 +128,7 @@ class Programs:
             self.padding = Padding(spec)
         self.is_padded = self.padding is not None and self.padding.reason is None
         self.shapes_met = ShapesMet()
-        self.takers = Takers(len(spec.row_inputs), len(spec.bcast_inputs))
+        self.takers = RowLoader(len(spec.row_inputs), len(spec.bcast_inputs))
 
     def streams(self, kind: CallKind) -> list[CommonStream]:
         """Return the random streams that all ranks have alike in a kind of call."""

@@ -31,13 +31,12 @@ from ..memory.to_device import ToDevice
 from ..programs.programs import Programs
 from ..programs.transaction import Transaction
 from ..times.timing import Tracer
-from ..workers import affinity, children
+from ..workers import affinity, forks
+from ..workers.affinity import ThreadPools
 from ..workers.control import Control
 from ..workers.devices import Device, Environment
-from ..workers.limit import Limit
-from ..workers.pools import ThreadPools
-from ..workers.recorder import Recorder, Unrecorded
-from ..workers.waiting import PATIENCE
+from ..workers.recorder import Recorder
+from ..workers.waiting import PATIENCE, Limit
 from .variable_buffers import VariableBuffers
 
 
@@ -108,7 +107,7 @@ class RankContext:
         pools: ThreadPools,
         control: Control,
         watch: Callable[..., None],
-        recorder: Recorder | Unrecorded,
+        recorder: Recorder,
         nodes: tuple[list[int], int, Any] | None = None,
     ) -> None:
         self._nodes = nodes
@@ -144,8 +143,8 @@ class RankContext:
         )
         self._undo.callback(self._confinement.release)
         if self.local_rank == 0:
-            self._undo.callback(children.end)
-            children.begin(environment, self._confinement)
+            self._undo.callback(forks.free_no_more)
+            forks.free_what_starts(environment, self._confinement)
         if self.local_rank == 0 and self.size > 1 and not self.place.device.is_gpu:
             # It may compute alone, with all cores.
             jax.start_in(self._confinement.on_all_cores)

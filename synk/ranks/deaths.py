@@ -13,10 +13,10 @@ from pytensor.compile import SharedVariable
 
 from ..errors import WorkerDied
 from ..memory import proc
+from ..memory.limits import OomKills
 from ..user_frames import callers_level, is_ours, shows_all_frames
-from ..workers import loop
-from ..workers.oom import Kills
-from ..workers.records import DUMP_SIGNAL, Records, lines_of
+from ..workers import channel
+from ..workers.recorder import DUMP_SIGNAL, Records, lines_of
 from .ledger import Holding, Ledger
 
 STACKS_DEADLINE = 1.0
@@ -26,12 +26,12 @@ _SETTLED = 0.05
 """Seconds in which nothing more is written where a stack has come to its end."""
 
 
-def explain(death: WorkerDied, records: Records, kills: Kills) -> None:
+def explain(death: WorkerDied, records: Records, kills: OomKills) -> None:
     """Add to a death what is known of it beyond who and how."""
     if death.rank < 0:
         return
     by_kernel = kills.any() if death.status == -signal.SIGKILL else None
-    doing, stack = records.doing(death.rank), tidied(records.stacks(death.rank))
+    doing, stack = records.doing()[death.rank], tidied(records.stacks(death.rank))
     history = tuple(lines_of(records.history(death.rank)))
     death.explain(str(doing or ""), stack, by_kernel, death.given_up, history)
 
@@ -50,8 +50,9 @@ def stacks_of(ranks: list[int], records: Records) -> str:
         if all(written.values()) and now - last > _SETTLED:
             break
         time.sleep(_SETTLED / 5)
+    doing = records.doing()
     return "\n".join(
-        f"rank {rank} (pid {records.pid(rank)}), {records.doing(rank) or 'starting'}:\n"
+        f"rank {rank} (pid {records.pid(rank)}), {doing[rank] or 'starting'}:\n"
         + (tidied(written.get(rank, "")) or _why_none(records.pid(rank)))
         for rank in ranks
     )
@@ -101,7 +102,7 @@ def tidied(text: str) -> str:
                 kept.append(line)
             continue
         is_one_of_ours = is_ours(frame[1])
-        is_outer |= frame.groups() == (loop.__file__, "serve")
+        is_outer |= frame.groups() == (channel.__file__, "serve")
         if not is_outer and not (is_one_of_ours and has_ours):
             kept.append(line)
         has_ours |= is_one_of_ours

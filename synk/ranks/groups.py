@@ -25,9 +25,10 @@ from typing import Any
 import cloudpickle
 
 from ..errors import StateError, SynkError
-from ..workers import affinity, preconditions
+from ..workers import affinity
 from ..workers.failure import Failure
 from ..workers.forks import forget_handlers, forking_quietly
+from ..workers.zygote_source import why_no_fork
 from .session import SESSION
 
 RESTARTS = 1000
@@ -44,7 +45,7 @@ def why_no_groups() -> str | None:
         return "ranks are on several nodes"
     if any(place.device.is_gpu for place in SESSION.asked.places):
         return "ranks compute on GPUs"
-    return preconditions.why_no_fork()
+    return why_no_fork()
 
 
 class RankGroups:

@@ -30,17 +30,15 @@ from pytensor.compile import SharedVariable
 
 from ..cluster.launcher import Node
 from ..errors import StateError, SynkError, WorkerDied
+from ..memory import proc
+from ..memory.limits import OomKills
+from ..memory.refusals import LIMITS, not_started
 from ..signals import with_signals_held_back
-from ..workers import preconditions, privileges
-from ..workers.channel import MasterChannel, WorkerChannel
+from ..workers.affinity import ThreadPools
+from ..workers.channel import MasterChannel, WorkerChannel, serve
 from ..workers.control import Control
 from ..workers.forks import end_without
-from ..workers.loop import serve
-from ..workers.oom import Kills
-from ..workers.pools import ThreadPools
-from ..workers.recorder import SCRIPT
-from ..workers.records import Records
-from ..workers.system_limits import LIMITS, explained
+from ..workers.recorder import SCRIPT, Records
 from ..workers.zygote import Zygote
 from ..workers.zygote_source import ZygoteSource
 from . import deaths
@@ -54,6 +52,7 @@ from .starting import (
     SessionOptions,
     Surroundings,
     check_asked,
+    check_can_fork,
     warn_of_copies,
 )
 
@@ -151,7 +150,7 @@ class Lifetime:
             raise StateError(self._inside)
         with self._forking:  # of several threads one; the others find it forked
             self._check_not_starting()
-            preconditions.check_can_fork(self.state, self.rank, self.size)
+            check_can_fork(self.state, self.rank, self.size)
             if self.state == "closed":
                 self._end()  # what interrupts have left of it
             self.asked, self._arguments = check_asked(*asked), asked
@@ -188,11 +187,11 @@ class Lifetime:
         self._close_is_due = False
         size = len(places)
         try:
-            privileges.let_ranks_in()
+            proc.let_ranks_in()
             control = Control(size, spin)
             # Held by the session before anything is done that has to be undone.
             self._pool = pool = Pool(self.asked, control, Records(size))
-            pool.kills = Kills()
+            pool.kills = OomKills()
             pool.seeds = ScriptSeeds.of_this_process(self._comebacks)
             self._pools.cap(places[0].threads)
             if size > 1:
@@ -209,7 +208,7 @@ class Lifetime:
             if error.errno not in LIMITS:
                 raise
             failed = f"{size} ranks were not forked"
-            raise SynkError(explained(failed, error.errno)) from error
+            raise SynkError(not_started(failed, error.errno)) from error
         atexit.register(self.close, for_good=True)
         # What a handler asked for while this went on: the caller undoes all of it.
         if self._close_is_due:

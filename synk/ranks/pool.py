@@ -8,11 +8,11 @@ pool: see `Lifetime.is_of`.
 from __future__ import annotations
 
 from ..memory.arena import Arena
+from ..memory.limits import OomKills
 from ..workers.channel import MasterChannel
 from ..workers.control import Control
-from ..workers.limit import Limit
-from ..workers.oom import Kills
-from ..workers.records import Records
+from ..workers.recorder import Records
+from ..workers.waiting import Limit
 from .context import Dropped, RankContext
 from .graphs import VariableNumbers
 from .ledger import Ledger
@@ -51,7 +51,7 @@ class Pool:
     """
 
     channel: MasterChannel
-    kills: Kills
+    kills: OomKills
     seeds: ScriptSeeds
 
     def __init__(

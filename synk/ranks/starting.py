@@ -10,6 +10,8 @@ import contextlib
 import hashlib
 import importlib
 import json
+import numbers
+import operator
 import os
 import random
 import re
@@ -23,10 +25,12 @@ import numpy as np
 from pytensor import config
 
 from ..cluster.launcher import copies
-from ..memory import segment
+from ..errors import OversubscriptionWarning, StateError
+from ..memory import proc, segment
+from ..memory.descriptors import open_pidfd
 from ..user_frames import callers_level
-from ..workers import affinity, preconditions
-from ..workers.devices import Request, cores_by_rank, plan
+from ..workers import affinity
+from ..workers.devices import Device, Request, cores_by_rank, plan
 from .context import Place
 
 # -- what was asked for
@@ -52,20 +56,88 @@ def check_asked(
 ) -> SessionOptions:
     """Check the arguments of `synk.fork`, and find a place for each rank."""
     cores = affinity.usable_cores()
-    plans = plan(devices, preconditions.check_size(n), cores)
-    preconditions.warn_of_few_cores(plans, cores)
-    preconditions.warn_if_not_pinned()
-    threads = preconditions.check_threads(threads)
-    timeout = preconditions.check_timeout(timeout)
+    if n is not None:
+        n = check_count("n", n)
+    plans = plan(devices, n, cores)
+    warn_of_few_cores(plans, cores)
+    warn_if_not_pinned()
+    if threads is not None:
+        threads = check_count("threads", threads)
+    timeout = check_timeout(timeout)
     if on_death not in ("report", "restore"):
         raise ValueError(f"on_death must be 'report' or 'restore', got {on_death!r}")
-    restarts = preconditions.check_restarts(restarts)
+    restarts = check_count("restarts", restarts, least=0)
     places = [
         Place(device, share, threads or len(share))
         for device, share in zip(plans, cores_by_rank(plans, cores), strict=True)
     ]
     spin = len(places) <= len(cores)
     return SessionOptions(places, spin, timeout, on_death == "restore", restarts)
+
+
+def check_can_fork(state: str, rank: int, size: int) -> None:
+    """Raise an error of synk's unless this process can be forked now."""
+    if state == "worker":
+        raise StateError(f"this is rank {rank}, a worker: it cannot fork ranks")
+    if state in ("running", "broken"):
+        raise StateError(
+            f"synk is forked already, with {size} ranks; call synk.close() first"
+        )
+    if sys.platform != "linux":
+        raise StateError(
+            f"synk needs Linux (pidfd, futexes, /proc); got {sys.platform}"
+        )
+    proc.number()  # which it may not have there
+    with contextlib.suppress(OSError):  # a limit, which is told where it matters
+        open_pidfd(os.getpid()).close()  # which a sandbox may forbid
+
+
+def warn_of_few_cores(devices: Sequence[Device], cores: Sequence[int]) -> None:
+    """Warn where ranks have to take turns on a core, and say what follows."""
+    ranks, usable, there = len(devices), len(cores), os.cpu_count() or 0
+    if ranks <= usable:
+        return
+    has = f"{usable} usable core{'s' * (usable != 1)}"
+    if there > usable:
+        has += f" (of {there}: CPU affinity or a container's quota leaves no more)"
+    if devices[0].is_gpu:
+        text = f"{ranks} ranks on GPUs and {has}: they take turns to start work on them"
+    else:
+        text = (
+            f"{ranks} ranks on {has}: they take turns, so that calls are slower than"
+            f" with synk.fork({usable})"
+        )
+    warnings.warn(text, OversubscriptionWarning, stacklevel=callers_level())
+
+
+def warn_if_not_pinned() -> None:
+    """Warn where a sandbox forbids that ranks are pinned to cores."""
+    why = affinity.why_not_pinned()
+    if why is not None:
+        text = f"ranks are not pinned to cores, and may be slower: {why}"
+        warnings.warn(text, RuntimeWarning, stacklevel=callers_level())
+
+
+def check_timeout(timeout: float | None) -> float | None:
+    """Return the seconds a command may take, or None for no limit."""
+    if timeout is None:
+        return None
+    if not isinstance(timeout, numbers.Real):
+        raise TypeError(f"timeout must be a number of seconds, got {timeout!r}")
+    if not timeout > 0:
+        raise ValueError(f"timeout must be a positive number of seconds, got {timeout}")
+    return float(timeout)
+
+
+def check_count(what: str, value: int, least: int = 1) -> int:
+    """Return the value of an argument that counts something."""
+    try:
+        count = operator.index(value)
+    except TypeError:
+        raise TypeError(f"{what} must be an int, got {value!r}") from None
+    if count < least:
+        raise ValueError(f"{what} must be at least {least}, got {count}")
+    return count
 
 
 def warn_of_copies() -> None:

@@ -26,8 +26,7 @@ from ..cluster.message import (
     pickled,
 )
 from ..memory.partition import spans
-from ..memory.segment import Window, is_window, key_of
-from ..memory.unchanged import check_whole, state_of
+from ..memory.segment import Window, check_whole, is_window, key_of, state_of
 from .context import Dropped, RankContext
 
 

@@ -21,9 +21,9 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from pytensor.compile import SharedVariable
 
+from ..comm.buffers import FlatLayout, StageBuffer, views_of
 from ..comm.divided import DividedAllReduce
-from ..comm.flat import FlatBuffer, FlatBuffers, views_of
-from ..comm.flat_layout import FlatLayout
+from ..comm.flat import FlatBuffer, FlatBuffers
 from ..comm.shm import SharedMemoryComm
 from ..engines import plain_functions
 from ..memory.segment import Attachments, Segment
@@ -36,7 +36,7 @@ class VariableBuffers(FlatBuffers):
     Other than those of functions they return values that a variable may keep.
     """
 
-    def _kind_of_buffer(self, plan: FlatLayout) -> tuple[type[FlatBuffer], int]:
+    def _kind_of_buffer(self, plan: FlatLayout) -> tuple[type[StageBuffer], int]:
         return _VariableBuffer, self._comm.size
 
     def clear(self, key: tuple, variables: Mapping[int, SharedVariable]) -> None:

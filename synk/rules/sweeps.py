@@ -22,7 +22,7 @@ import numpy as np
 import pytensor
 
 from .. import compiled
-from ..comm import locks, sync
+from ..comm import locks, shm
 from ..comm.locks import give_back, take, write
 from ..compiled import compile_kernel
 from ..memory.mapping import address
@@ -289,7 +289,7 @@ def _compiled_sweep(graphs: RuleGraphs, kind: SweepKind) -> Sweep:
         "import numpy as np",
         "from numba import types",
         "",
-        "from synk.comm.sync import load, store",
+        "from synk.comm.shm import load, store",
         "from synk.compiled import array_at",
         "from synk.rules.sweeps import enter, leave",
         "",
@@ -318,7 +318,7 @@ def _compiled_sweep(graphs: RuleGraphs, kind: SweepKind) -> Sweep:
 def _digest() -> str:
     """Return what changes with the functions that numba compiles into a sweep."""
     digest = hashlib.sha256()
-    for path in (compiled.__file__, locks.__file__, sync.__file__, __file__):
+    for path in (compiled.__file__, locks.__file__, shm.__file__, __file__):
         assert path is not None
         digest.update(Path(path).read_bytes())
     return digest.hexdigest()[:20]

@@ -12,8 +12,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import ORDINARY, StateError
-from ..memory.segment import Segment, Window
-from ..memory.unchanged import WATCHED
+from ..memory.segment import WATCHED, Segment, Window
 from ..ranks.session import SESSION
 from ..user_frames import entry
 from ..workers.forks import by_the_script

@@ -15,8 +15,7 @@ from typing import Any
 import numpy as np
 from pytensor.compile import SharedVariable
 
-from ..comm.device import DeviceBuffers, Transport
-from ..comm.packing import Group, make_group, make_rows
+from ..comm.device import DeviceBuffers, PackedGroup, Transport, make_group, make_rows
 from ..engines import jax
 from ..ranks.context import RankContext
 from ..ranks.session import SESSION
@@ -150,7 +149,7 @@ def _moved(
 
 
 @lru_cache(maxsize=16)
-def _as_one(dtype: str, shapes: Shapes) -> Group:
+def _as_one(dtype: str, shapes: Shapes) -> PackedGroup:
     return make_group(np.dtype(dtype), "sum", [], shapes)
 
 

@@ -14,4 +14,9 @@
 
 The zygote watches the master, and the kernel kills a rank whose zygote is gone, so
 that nothing outlives the master, whatever ends it.
+
+Who is forked by whom is in `zygote_source`, `zygote` (the master's end), `zygote_loop`
+and `forks`; what is said in `channel`, by the words of `control`, for which all wait as
+`waiting` has it; what a rank computes with in `devices` and `affinity`; and what is
+left of one that has failed in `failure` and `recorder`.
 """

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import importlib
 import math
 import os
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from pathlib import Path
 
 import numba
 from numba.np.ufunc import parallel
+from threadpoolctl import ThreadpoolController
 
-from .. import forbidden
-from ..memory import cgroups, proc
-from . import allocator
-from .pools import ThreadPools
+from ..memory import limits, proc
+from ..memory.refusals import FORBIDDEN, sentence
 
 THREAD_VARIABLES = (
     "OMP_NUM_THREADS",
@@ -35,7 +34,7 @@ def allowed_cores() -> set[int]:
     try:
         return os.sched_getaffinity(0)
     except OSError as error:
-        if error.errno not in forbidden.ERRORS:
+        if error.errno not in FORBIDDEN:
             raise
         return set(range(os.cpu_count() or 1))
 
@@ -48,16 +47,16 @@ def why_not_pinned() -> str | None:
         call = "sched_setaffinity"
         os.sched_setaffinity(0, cores)
     except OSError as error:
-        if error.errno not in forbidden.ERRORS:
+        if error.errno not in FORBIDDEN:
             raise
-        return forbidden.sentence(call, error)
+        return sentence(call, error)
     return None
 
 
 def usable_cores() -> list[int]:
     """Return the cores this process may use, after affinity and cgroup quota."""
     cores = sorted(allowed_cores())
-    quota = _cgroup_quota()
+    quota = limits.cpu_quota()
     return cores if quota is None else cores[: max(1, math.ceil(quota))]
 
 
@@ -77,24 +76,14 @@ def share(cores: list[int], rank: int, size: int) -> list[int]:
 class Confinement:
     """Pins this process to cores and caps its thread pools; `release` undoes it.
 
-    It also has the process keep the memory of temporary arrays; see `allocator`.
+    It also has the process keep the memory of temporary arrays. Libraries that are
+    loaded already are capped through `pools`, and those that come later through the
+    environment. Where pinning is forbidden, threads stay where they are, and the rest
+    is done.
 
-    Libraries that are loaded already are capped through `pools`, and those that come
-    later through the environment. Where pinning is forbidden, threads stay where they
-    are, and the rest is done.
-
-    Parameters
-    ----------
-    cores : list of int
-    threads : int
-    pools : ThreadPools
-    is_script : bool
-        Whether this is the script's process, whose ``os.environ`` stays as it is.
-
-    Attributes
-    ----------
-    is_wide, is_single : bool
-        Whether the process computes with all cores for now, or with one thread.
+    `is_wide` and `is_single` tell whether the process computes with all cores for now,
+    or with one thread. Of a script's process (`is_script`) ``os.environ`` stays as it
+    is.
     """
 
     def __init__(
@@ -108,7 +97,8 @@ class Confinement:
         self._pins = why_not_pinned() is None
         self._affinity = allowed_cores()
         self._not_ours = set(proc.threads()) - {threading.get_native_id()}
-        self._variables = _Variables(threads, is_script)
+        settings = dict.fromkeys(THREAD_VARIABLES, str(threads))
+        self._variables = Variables(settings, for_c_alone=is_script)
         self._numba = _NumbaThreads()
         self._keeps_memory = self._is_applied = False
         self.is_wide = self.is_single = False
@@ -126,7 +116,7 @@ class Confinement:
         self._variables.set()
         self._pools.cap(self._threads)
         self._numba.cap(self._threads)
-        self._keeps_memory = allocator.keep_memory()
+        self._keeps_memory = keep_memory()
 
     @contextlib.contextmanager
     def on_all_cores(self) -> Iterator[None]:
@@ -153,8 +143,10 @@ class Confinement:
     def lift(self) -> Callable[[], None]:
         """Let this thread go, and the environment; return what confines them again.
 
-        See `children`.
+        See `forks`.
         """
+        # Cores are those of this thread, and variables the process's: of two threads
+        # that start something, the one that has lifted them sets them again.
         is_pinned = self._pins and allowed_cores() == set(self._cores)
         if is_pinned:
             self.unpin_thread()
@@ -184,6 +176,7 @@ class Confinement:
         self._pin()
         self._pools.cap(self._threads)
         self._numba.cap(self._threads)
+        # Last: what an interrupt leaves undone, the next `narrow` does.
         self.is_wide = self.is_single = False
 
     def single(self) -> None:
@@ -206,7 +199,7 @@ class Confinement:
         self._variables.lift()
         self._numba.restore()
         if self._keeps_memory:
-            allocator.give_back()
+            give_memory_back()
 
     def _unpin(self) -> None:
         """Unpin all threads: those started meanwhile were born with our cores."""
@@ -229,7 +222,7 @@ def _move(tasks: Iterable[int], from_cores: set[int], to_cores: set[int]) -> Non
         except ProcessLookupError:
             continue  # the thread has ended
         except OSError as error:
-            if error.errno not in forbidden.ERRORS:
+            if error.errno not in FORBIDDEN:
                 raise
 
 
@@ -238,37 +231,42 @@ def _pin_thread(task: int, cores: Iterable[int]) -> None:
     try:
         os.sched_setaffinity(task, cores)
     except OSError as error:
-        if error.errno not in forbidden.ERRORS:
+        if error.errno not in FORBIDDEN:
             raise
 
 
-class _Variables:
-    """The variables by which libraries that are loaded later know of the threads.
+class Variables:
+    """Variables of the environment of this process, set until they are lifted.
 
-    In the script's process they are set for C alone: what the script reads, or gives
-    its own processes as a copy of ``os.environ``, is its own environment.
+    Those that the script has changed meanwhile are the script's. With `for_c_alone`
+    they are set for libraries of C, and not in ``os.environ``: what the script reads,
+    or gives its own processes as a copy of that, is its own environment.
     """
 
-    def __init__(self, threads: int, is_script: bool) -> None:
-        self._value, self._is_script = str(threads), is_script
-        self._before = {name: os.environ.get(name) for name in THREAD_VARIABLES}
+    def __init__(self, settings: dict[str, str], for_c_alone: bool = False) -> None:
+        self._settings, self._for_c_alone = dict(settings), for_c_alone
+        self._before = {name: os.environ.get(name) for name in settings}
         self._are_set = False
 
     def set(self) -> None:
-        """Tell libraries of the threads."""
+        """Set them."""
         self._are_set = True
-        for name in THREAD_VARIABLES:
-            if self._is_script:
-                os.putenv(name, self._value)
+        for name, value in self._settings.items():
+            if self._for_c_alone:
+                os.putenv(name, value)
             else:
-                os.environ[name] = self._value
+                os.environ[name] = value
 
     def lift(self) -> bool:
-        """Restore what was before, or what the script has set since; tell if any."""
+        """Restore what was before; tell whether they were set."""
         were_set = self._are_set
-        before = os.environ if self._is_script else self._before
-        for name in THREAD_VARIABLES if were_set else ():
-            value = before.get(name)
+        for name, ours in tuple(self._settings.items()) if were_set else ():
+            value = os.environ.get(name)
+            if not self._for_c_alone:
+                if value != ours:
+                    del self._settings[name]
+                    continue
+                value = self._before[name]
             if value is None:
                 os.environ.pop(name, None)
                 os.unsetenv(name)
@@ -276,6 +274,56 @@ class _Variables:
                 os.environ[name] = value
         self._are_set = False  # last: what an interrupt leaves, the next one does
         return were_set
+
+
+class ThreadPools:
+    """Threads of BLAS and OpenMP libraries that are loaded: `cap`, then `restore`.
+
+    Made by the master before it forks, and inherited by the ranks. A fork ends the
+    threads of OpenBLAS, in the parent as in the child, and whoever sets their number
+    then starts them again, to watch for work for some 30 ms each before they sleep.
+    Every rank did that, for threads that it was not to use: on two cores it was half
+    the cost of a session, and it grows with ranks times cores. The number itself comes
+    through a fork, so it is set before, and afterwards only where it is another.
+    """
+
+    def __init__(self) -> None:
+        self._libraries: ThreadpoolController | None = None
+        self._before: dict[str, int] = {}
+
+    def cap(self, threads: int) -> None:
+        """Have every pool use so many threads."""
+        if self._libraries is None:
+            # Anew after a `restore`: libraries may have been loaded meanwhile.
+            self._libraries = ThreadpoolController()
+            self._before = self._numbers()
+        self._set(dict.fromkeys(self._before, threads))
+
+    def look_again(self) -> None:
+        """Take libraries in that have been loaded since `cap`."""
+        self._libraries = ThreadpoolController()
+        self._before = self._numbers() | self._before
+
+    def lift(self) -> None:
+        """Give every pool its threads again, until it is next capped."""
+        if self._libraries is not None:
+            self._set(self._before)
+
+    def restore(self) -> None:
+        """Give every pool the threads that it had before it was capped."""
+        self.lift()
+        self._libraries = None
+
+    def _numbers(self) -> dict[str, int]:
+        assert self._libraries is not None
+        infos = self._libraries.info()
+        return {info["filepath"]: info["num_threads"] for info in infos}
+
+    def _set(self, wanted: dict[str, int]) -> None:
+        assert self._libraries is not None
+        for path, number in self._numbers().items():
+            if number != wanted[path]:
+                self._libraries.select(filepath=[path]).limit(limits=wanted[path])
 
 
 class _NumbaThreads:
@@ -315,21 +363,45 @@ def _numba_runs() -> bool:
     return True
 
 
-def _cgroup_quota() -> float | None:
-    """Return the CPU quota in cores, the least of all control groups; None for none."""
-    quotas = [_quota_of(*group) for group in cgroups.groups("cpu")]
-    return min((quota for quota in quotas if quota is not None), default=None)
+# -- memory of temporary arrays
+
+# Compiled functions make their intermediate arrays anew in every call. The C library
+# takes large ones from the kernel and gives them back, and the kernel hands out zeroed
+# pages, one fault for each 4 kB: of a step of a network with 2,048 rows of 800 units,
+# that was 8 % of the time. Ranks keep the memory instead, as much as a call has needed.
+
+_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # of <malloc.h>
+
+_KEEP = 2**31 - 1, 2**30
+"""Bytes: free memory beyond the first goes back, and arrays from the second on do."""
+
+_USUAL = 64 * 2**20, 32 * 2**20
+"""What the GNU C library's own adjustment of these comes to in the end."""
+
+_OF_THE_USER = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "GLIBC_TUNABLES")
 
 
-def _quota_of(version: int, folder: Path) -> float | None:
-    """Return the CPU quota of one control group, if it has one."""
-    if version == 2:
-        numbers = cgroups.read(folder / "cpu.max").split()
-    else:
-        files = "cpu.cfs_quota_us", "cpu.cfs_period_us"
-        numbers = [cgroups.read(folder / name).strip() for name in files]
-    # "max" and -1 say that there is none, and an empty file nothing.
-    if len(numbers) != 2 or not all(map(str.isdigit, numbers)):
-        return None
-    quota, period = map(int, numbers)
-    return quota / period if quota and period else None
+def keep_memory() -> bool:
+    """Keep memory from now on; return whether that is possible.
+
+    It is with the GNU C library, unless the user has set its allocator otherwise.
+    """
+    if any(name in os.environ for name in _OF_THE_USER):
+        return False
+    return _set_thresholds(*_KEEP)
+
+
+def give_memory_back() -> None:
+    """Give back what is free now, and large arrays from now on."""
+    if _set_thresholds(*_USUAL):
+        ctypes.CDLL(None).malloc_trim(0)
+
+
+def _set_thresholds(trim: int, mmap: int) -> bool:
+    library = ctypes.CDLL(None)
+    if not hasattr(library, "gnu_get_libc_version"):
+        return False
+    return bool(
+        library.mallopt(_MMAP_THRESHOLD, mmap)
+        and library.mallopt(_TRIM_THRESHOLD, trim)
+    )

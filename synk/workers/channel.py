@@ -2,18 +2,28 @@
 
 A message is a module-level function and its arguments; every rank calls it as
 ``work(context, *args)``. The master is a rank like the others: see `ranks.session`.
+What another rank does all its life is `serve`: wait for a command, run it, reply, until
+its process is ended.
 """
 
 from __future__ import annotations
 
 import functools
 import importlib
+import io
+import os
 import pickle
-from collections.abc import Callable
-from typing import Any
+import signal
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from time import monotonic_ns
+from typing import Any, Protocol
 
 import cloudpickle
 
+from ..errors import Aborted
+from ..memory.descriptors import opened
 from ..memory.segment import Segment
 from .control import (
     COMMAND,
@@ -24,8 +34,10 @@ from .control import (
     REPLY_ROOM,
     Control,
 )
-from .limit import Limit
-from .waiting import IDLE_TICK, PATIENCE, wait
+from .failure import Failure
+from .forks import flush_streams
+from .recorder import REPLYING, RUNNING, Recorder
+from .waiting import IDLE_TICK, PATIENCE, Limit, wait
 
 AGAIN = 0
 """In place of a length: the message is that of the last command."""
@@ -45,17 +57,7 @@ class Ready:
 
 
 class MasterChannel:
-    """The master's end.
-
-    Parameters
-    ----------
-    control : Control
-        The words and semaphores that the ranks share.
-    watch : callable
-        Raises when a rank has died; called during every wait.
-    limit : Limit
-        How long a rank may take for a command.
-    """
+    """The master's end; `watch`, called in every wait, raises when a rank has died."""
 
     def __init__(
         self, control: Control, watch: Callable[..., object], limit: Limit
@@ -94,6 +96,8 @@ class MasterChannel:
         # after the next line finds in it whom to wait for.
         words[COMMAND] += 1
         self._last = last
+        # Ranks that watch have seen the word by now; the others are woken. Should an
+        # interrupt come between two posts, `post_again` makes up for it.
         for rank in self._pending:
             control.launched[rank].post()
 
@@ -101,6 +105,8 @@ class MasterChannel:
         if len(data) <= MESSAGE_ROOM:
             self._control.message[: len(data)] = data
             return len(data)
+        # Kept until all have replied, and so have read it: see `join`. What an
+        # interrupt leaves here is replaced by the next one.
         self._large = Segment(len(data))
         self._large.memory()[: len(data)] = data
         place = pickle.dumps(self._large.place)
@@ -169,13 +175,7 @@ class MasterChannel:
 
 
 class WorkerChannel:
-    """A rank's end.
-
-    Attributes
-    ----------
-    done : int
-        The number of the command that was begun last.
-    """
+    """A rank's end; `done` is the number of the command that was begun last."""
 
     def __init__(self, control: Control, rank: int) -> None:
         self._control = control
@@ -193,6 +193,7 @@ class WorkerChannel:
         number, spins = self.done + 1, control.spins
         wait(words, COMMAND, number, launched, spins, look_about, IDLE_TICK)
         self.done = control.words[COMMAND]
+        # The master has read the last reply: it launches nothing before that.
         self._large = None
 
     def read(self) -> tuple[Callable, tuple, tuple]:
@@ -215,11 +216,8 @@ class WorkerChannel:
     def reply(self, value: Any) -> None:
         """Answer the command that was read last.
 
-        Raises
-        ------
-        Exception
-            If the value cannot be pickled, or there is no memory for a large one;
-            nothing was said then, and another reply can be given.
+        Raises if the value cannot be pickled, or there is no memory for a large one;
+        nothing was said then, and another reply can be given.
         """
         control, rank = self._control, self._rank
         data = value.data if type(value) is Ready else dumps(value)
@@ -238,6 +236,93 @@ class WorkerChannel:
         control.words[control.rank_word(rank, REPLY_LENGTH)] = length
         control.words[control.rank_word(rank, REPLY)] = self.done
         control.joined.post()
+
+
+class Rank(Protocol):
+    """What the loop needs of the rank that it serves; see `ranks.context`."""
+
+    rank: int
+    control: Control
+    recorder: Recorder
+    activity: str
+
+    def forget(self, notices: Sequence) -> None:
+        """Forget what the user's script has given up."""
+
+    def execute(self, work: Callable, args: Sequence) -> Any:
+        """Run a command on this rank."""
+
+    def abort(self) -> None:
+        """Have all ranks stop the command that is being run: this one has failed."""
+
+    def where(self, work: Callable | None) -> str:
+        """Say where we are, for the note on an exception."""
+
+
+class Interruptible:
+    """SIGINT raises KeyboardInterrupt in a command that the master has aborted.
+
+    Elsewhere it does nothing: neither between two commands nor in the next one, which
+    the signal may come into when it goes to another thread of this process.
+    """
+
+    def __init__(self, control: Control) -> None:
+        self.armed = False
+        self._control = control
+        signal.signal(signal.SIGINT, self._handle)
+
+    def _handle(self, *_: Any) -> None:
+        if self.armed and self._control.aborted:
+            self.armed = False
+            raise KeyboardInterrupt
+
+
+def serve(rank: Rank, channel: WorkerChannel, look_about: Callable[[], object]) -> None:
+    """Run the commands of the master for ever, or until `look_about` ends that."""
+    _settle()
+    interruptible = Interruptible(rank.control)
+    recorder = rank.recorder
+    phase, times = recorder.phase, recorder.times
+    while True:
+        begun = recorder.wait(channel.done)
+        channel.wait(look_about)
+        work, reply = None, None
+        try:
+            work, args, notices = channel.read()
+            phase[0], times[begun] = RUNNING, monotonic_ns()
+            if notices:
+                rank.forget(notices)
+            rank.activity = ""
+            try:
+                interruptible.armed = True
+                # The signal may have come before: the master aborts, then signals.
+                if rank.control.aborted:
+                    raise Aborted
+                reply = rank.execute(work, args)
+            finally:
+                interruptible.armed = False
+                # What the command printed: a rank is killed at the end, and what it has
+                # buffered would be lost.
+                flush_streams()
+        except BaseException as error:
+            rank.abort()
+            reply = Failure(error, rank.where(work), rank.rank)
+        phase[0] = REPLYING
+        try:
+            channel.reply(reply)
+        except Exception as error:
+            channel.reply(Failure(error, rank.where(work), rank.rank))
+
+
+def _settle() -> None:
+    """Give a freshly forked process no terminal."""
+    if threading.current_thread() is not threading.main_thread():
+        raise AssertionError("a rank must run in the main thread")
+    nothing = opened(os.open, os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+    sys.stdin = io.TextIOWrapper(io.BufferedReader(nothing))
+
+
+# -- messages
 
 
 def dumps(

@@ -25,39 +25,25 @@ from __future__ import annotations
 import numpy as np
 
 from ..memory.segment import Place, Segment
-from .semaphore import ROOM, Semaphore
-from .waiting import LOOKS, SPINS
+from .waiting import LOOKS, ROOM, SPINS, Semaphore
 
 MESSAGE_ROOM = 64 * 1024
 REPLY_ROOM = 16 * 1024
 _WORDS = _RANK_WORDS = 16  # two cache lines, which are often fetched together
 
+# Who writes to a word: the master alone to COMMAND, LENGTH and LAUNCH, a rank alone to
+# those of its own lines, and anybody to ABORTED, see `abort`. So none needs a lock.
 COMMAND, LENGTH, ABORTED, _SIZE, _SPINS, _LOOKS, LAUNCH = range(7)
 REPLY, REPLY_LENGTH, WORD, _, BARRIER, ASLEEP, VALUES = range(7)
 
 
 class Control:
-    """Shared words, message room and semaphores of one session.
+    """Shared words, message room and semaphores of one session of `size` ranks.
 
-    Parameters
-    ----------
-    size : int
-        The number of ranks.
-    spin : bool
-        Whether ranks may watch for a message before they sleep.
-
-    Attributes
-    ----------
-    words : memoryview of int64
-    array : numpy.ndarray
-        The same, for compiled code.
-    message, replies : memoryview, list of memoryview
-        Room for the master's message, and for a reply of each rank.
-    joined : Semaphore
-        Posted by each rank for the master, when it has replied.
-    launched, met : list of Semaphore
-        For each rank: posted by the master when there is a command, and by who comes to
-        a meeting last.
+    They watch for a message before they sleep if `spin`. `words` are a memoryview of
+    int64, and `array` is the same for compiled code. `joined` is posted by each rank
+    for the master, when it has replied; of each rank `launched` by the master when
+    there is a command, and `met` by who comes to a meeting last.
     """
 
     def __init__(self, size: int, spin: bool) -> None:
@@ -74,16 +60,8 @@ class Control:
     def attach(cls, place: Place) -> Control:
         """Return the control segment that another process has made, as it is now.
 
-        Parameters
-        ----------
-        place : tuple
-            Its `place` there. To use a descriptor that this process has inherited, or
-            was sent, give its own process id and the descriptor's number.
-
-        Raises
-        ------
-        OSError
-            If there is no such process or descriptor, or this user may not open it.
+        `place` is its place there. Raises OSError if there is no such process or
+        descriptor, or this user may not open it.
         """
         self = cls.__new__(cls)
         self._use(Segment.attach(*place), is_new=False)
@@ -145,7 +123,3 @@ class Control:
     def aborted(self) -> bool:
         """Whether the present command was aborted."""
         return self.words[ABORTED] == self.words[COMMAND] != 0
-
-    def close(self) -> None:
-        """Give the memory back once nobody uses it any more; done by ``del``, too."""
-        self._segment.close()

@@ -1,23 +1,26 @@
 """What each rank computes on, and how its process is told: environment variables.
 
-Nothing here touches a GPU. A rank that has one sees no other, so that every library in
-it takes that one for granted.
+Nothing here touches a GPU: a fork would not survive that. A rank that has one sees no
+other, so that every library in it takes that one for granted. Which GPUs there are the
+driver's library NVML tells, which makes no CUDA context. Its bindings are the package
+nvidia-ml-py; without them, or without a driver, no GPU is found.
 """
 
 from __future__ import annotations
 
+import contextlib
 import operator
 import os
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from importlib.util import find_spec
 from typing import Any, NamedTuple
 
 from pytensor import config
 
 from ..errors import StateError
-from . import affinity, gpus
-from .gpus import GPU
+from . import affinity
 
 Request = str | Sequence[int]
 """What a user asks for: "auto", "cpu", "cuda", or the numbers of GPUs."""
@@ -26,16 +29,23 @@ _FRACTION = 0.75
 """Of a GPU's memory: JAX's own default, which ranks that share a GPU divide."""
 
 
-class Device(NamedTuple):
-    """What one rank computes on.
+class GPU(NamedTuple):
+    """One GPU that this process may use.
 
-    Attributes
-    ----------
-    gpu : GPU or None
-        None for the CPU.
-    sharers : int
-        How many ranks compute on it.
+    `number` is that among the visible ones, as `devices` of `synk.fork` calls it, and
+    `uuid` what CUDA calls it, whatever else is visible. `memory` is in bytes. `cores`
+    are the CPU cores near to it; none if NVML does not say.
     """
+
+    number: int
+    uuid: str
+    name: str
+    memory: int
+    cores: tuple[int, ...]
+
+
+class Device(NamedTuple):
+    """What one rank computes on: a GPU, with so many ranks on it, or the CPU (None)."""
 
     gpu: GPU | None = None
     sharers: int = 1
@@ -61,34 +71,24 @@ class Device(NamedTuple):
 
 
 def plan(request: Request, n: int | None, cores: Sequence[int]) -> list[Device]:
-    """Return the device of each rank.
+    """Return the device of each of `n` ranks; None is for one on each device.
 
-    Parameters
-    ----------
-    request : {"auto", "cpu", "cuda"} or sequence of int
-        "auto" is "cuda" where GPUs are found and JAX can use them, and else "cpu".
-        Numbers of GPUs, one for each rank, may repeat.
-    n : int or None
-        The number of ranks; None for one on each device.
-    cores : sequence of int
-        The usable CPU cores.
+    "auto" is "cuda" where GPUs are found and JAX can use them, and else "cpu". Numbers
+    of GPUs, one for each rank, may repeat. `cores` are the usable CPU cores.
 
-    Raises
-    ------
-    StateError
-        If GPUs are asked for and there are none, or JAX cannot use them.
-    TypeError, ValueError
-        If the request makes no sense, or there are fewer GPUs than ranks.
+    Raises StateError if GPUs are asked for and there are none, or JAX cannot use them;
+    TypeError or ValueError if the request makes no sense, or there are fewer GPUs than
+    ranks.
     """
     if not isinstance(request, str):
-        return _on_gpus(_numbers(request), n, gpus.find_gpus())
+        return _on_gpus(_numbers(request), n, find_gpus())
     if request not in ("auto", "cpu", "cuda"):
         raise ValueError(
             "devices must be 'auto', 'cpu', 'cuda' or a list of GPUs' numbers,"
             f" got {request!r}"
         )
-    if request == "cuda" or (request == "auto" and not gpus.why_not_jax()):
-        found = gpus.find_gpus()
+    if request == "cuda" or (request == "auto" and not why_not_jax()):
+        found = find_gpus()
         if found and n is not None and n > len(found):
             example = [rank % len(found) for rank in range(n)]
             raise ValueError(
@@ -114,7 +114,7 @@ def _on_gpus(numbers: Sequence[int], n: int | None, found: list[GPU]) -> list[De
         raise ValueError(f"n={n}, but devices names {len(numbers)}")
     if not found:
         raise StateError("no NVIDIA GPU was found; python -m synk info says more")
-    if (why_not := gpus.why_not_jax()) is not None:
+    if (why_not := why_not_jax()) is not None:
         raise StateError(f"ranks cannot compute on GPUs: {why_not}")
     if not numbers:
         raise ValueError("devices names no GPU")
@@ -148,9 +148,9 @@ class Environment:
     """
 
     def __init__(self, device: Device) -> None:
-        self._settings = settings = device.environment()
-        self._before = {name: os.environ.get(name) for name in settings}
-        os.environ.update(settings)
+        settings = device.environment()
+        self._variables = affinity.Variables(settings)
+        self._variables.set()
         self._is_released = False
         # "Mode" is PyTensor's default: compiled for CPUs.
         self._has_set_mode = device.is_gpu and config.mode == "Mode"
@@ -159,28 +159,19 @@ class Environment:
         self._told = _tell_jax(settings)
 
     def lift(self) -> Callable[[], None]:
-        """Restore the variables; return what sets them again. See `children`."""
-        ours = {k: v for k, v in self._settings.items() if os.environ.get(k) == v}
-        self._restore(ours)
+        """Restore the variables; return what sets them again. See `forks`."""
+        were_set = self._variables.lift()
 
         def set_again() -> None:
-            if not self._is_released:
-                os.environ.update(ours)
+            if were_set and not self._is_released:
+                self._variables.set()
 
         return set_again
 
-    def _restore(self, names: Iterable[str]) -> None:
-        for name in names:
-            value = self._before[name]
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
-
     def release(self) -> None:
-        """Restore what was before; a mode that the script has set since stays."""
+        """Restore what was before; what the script has set since stays."""
         self._is_released = True
-        self._restore(self._before)
+        self._variables.lift()
         if self._has_set_mode and config.mode == "JAX":
             config.mode = "Mode"
         for option in self._told:
@@ -204,3 +195,140 @@ def _tell_jax(settings: dict[str, str]) -> list[str]:
 
 def _unless_set(settings: dict[str, str]) -> dict[str, str]:
     return {name: value for name, value in settings.items() if name not in os.environ}
+
+
+# -- the GPUs of this machine
+
+
+def find_gpus() -> list[GPU]:
+    """Return the GPUs that ``CUDA_VISIBLE_DEVICES`` leaves, in its order.
+
+    Without it they are all, in the order of the PCI bus. As in CUDA, what follows an
+    entry of it that names no GPU is not visible either.
+    """
+    with _nvml() as nvml:
+        if nvml is None:
+            return []
+        return [_describe(nvml, i, gpu) for i, gpu in enumerate(_visible(nvml))]
+
+
+def driver() -> tuple[str, str] | None:
+    """Return the versions of the driver and of the CUDA that it knows, or None."""
+    with _nvml() as nvml:
+        if nvml is None:
+            return None
+        cuda = nvml.nvmlSystemGetCudaDriverVersion()
+        text = f"{cuda // 1000}.{cuda % 1000 // 10}"
+        return _text(nvml.nvmlSystemGetDriverVersion()), text
+
+
+def peer_access(gpus: list[GPU]) -> list[list[bool]]:
+    """Tell which GPUs, by row, read the memory of which others directly."""
+    with _nvml() as nvml:
+        if nvml is None:
+            return [[False] * len(gpus) for _ in gpus]
+        handles = [nvml.nvmlDeviceGetHandleByUUID(gpu.uuid) for gpu in gpus]
+        return [[_reads(nvml, mine, other) for other in handles] for mine in handles]
+
+
+def why_not_jax() -> str | None:
+    """Return why JAX cannot use a GPU here, or None if it can."""
+    if find_spec("jax") is None:
+        return "JAX is not installed: pip install 'synk[cuda13]'"
+    for version in (13, 12):
+        if find_spec(f"jax_cuda{version}_plugin") is not None:
+            return None
+    return "JAX has no plugin for CUDA: pip install 'synk[cuda13]'"
+
+
+@contextlib.contextmanager
+def _nvml() -> Iterator[Any]:
+    """Give NVML's functions, or None where there is no NVML."""
+    try:
+        import pynvml
+    except ImportError:
+        yield None
+        return
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError:  # no driver, or not the rights to use it
+        yield None
+        return
+    try:
+        yield pynvml
+    finally:
+        pynvml.nvmlShutdown()
+
+
+def _visible(nvml: Any) -> list[Any]:
+    every = [
+        nvml.nvmlDeviceGetHandleByIndex(i) for i in range(nvml.nvmlDeviceGetCount())
+    ]
+    chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if chosen is None:
+        return every
+    handles: dict[str, Any] = {}
+    for entry in map(str.strip, chosen.split(",")):
+        handle = _named(nvml, every, entry)
+        if handle is None or _uuid(nvml, handle) in handles:
+            break
+        handles[_uuid(nvml, handle)] = handle
+    return list(handles.values())
+
+
+def _named(nvml: Any, every: list[Any], entry: str) -> Any:
+    """Return the GPU that an entry names, by number or the beginning of its UUID."""
+    if entry.isdigit():
+        return every[int(entry)] if int(entry) < len(every) else None
+    if entry.startswith("MIG-"):
+        try:
+            return nvml.nvmlDeviceGetHandleByUUID(entry)
+        except nvml.NVMLError:
+            return None
+    if not entry.startswith("GPU-"):
+        return None
+    found = [gpu for gpu in every if _uuid(nvml, gpu).startswith(entry)]
+    return found[0] if len(found) == 1 else None
+
+
+def _describe(nvml: Any, index: int, gpu: Any) -> GPU:
+    return GPU(
+        index,
+        _uuid(nvml, gpu),
+        _text(nvml.nvmlDeviceGetName(gpu)),
+        nvml.nvmlDeviceGetMemoryInfo(gpu).total,
+        _cores(nvml, gpu),
+    )
+
+
+def _cores(nvml: Any, gpu: Any) -> tuple[int, ...]:
+    words = -(-(os.cpu_count() or 1) // 64)
+    try:
+        mask = nvml.nvmlDeviceGetCpuAffinity(gpu, words)
+    except nvml.NVMLError:  # containers and virtual machines often do not know
+        return ()
+    return tuple(
+        64 * i + bit for i in range(words) for bit in range(64) if mask[i] >> bit & 1
+    )
+
+
+def _reads(nvml: Any, mine: Any, other: Any) -> bool:
+    if _uuid(nvml, mine) == _uuid(nvml, other):
+        return True
+    try:
+        status = nvml.nvmlDeviceGetP2PStatus(mine, other, _READ)
+    except nvml.NVMLError:
+        return False
+    return status == nvml.NVML_P2P_STATUS_OK
+
+
+_READ = 0
+"""NVML_P2P_CAPS_INDEX_READ, which nvidia-ml-py has as a tuple by mistake."""
+
+
+def _uuid(nvml: Any, gpu: Any) -> str:
+    return _text(nvml.nvmlDeviceGetUUID(gpu))
+
+
+def _text(value: str | bytes) -> str:
+    return value.decode() if isinstance(value, bytes) else value

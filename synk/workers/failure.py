@@ -24,23 +24,9 @@ _LONGEST = 300
 class Failure:
     """An exception on a rank, as it travels to the master.
 
-    Parameters
-    ----------
-    error : BaseException
-    where : str
-        For a note on it: on which rank, in what; "" if it has one.
-    rank : int
-
-    Attributes
-    ----------
-    time : int
-        When it was, in nanoseconds of CLOCK_MONOTONIC.
-    kind : str
-        The name of its class.
-    summary : str
-        The class and the message.
-    aborted, interrupted : bool
-        Whether the rank has not failed by itself.
+    `where` is for a note on it: on which rank, in what; "" if it has one. `time` is in
+    nanoseconds of CLOCK_MONOTONIC, which all processes share. A rank that was `aborted`
+    or `interrupted` has not failed by itself.
     """
 
     def __init__(self, error: BaseException, where: str, rank: int) -> None:

@@ -1,21 +1,39 @@
-"""Forking a process, and what every forked process of synk does."""
+"""Processes that are forked or started: synk's own, and the script's.
+
+While there are ranks, what the script starts is as if there were none. Rank 0 is pinned
+to its cores, and libraries are told of its threads by the environment. A process takes
+both over from the thread that starts it: a program that the script runs, a worker of a
+data loader or of joblib would have one core of the machine. So the thread is let go for
+as long as it takes to start one:
+
+``os.fork``
+    By what `os.register_at_fork` calls. The child, which goes on with what there is in
+    memory, gets its thread pools back as well.
+``subprocess``, ``os.posix_spawn``, ``os.system``, ``os.exec*``, ``multiprocessing``
+    By functions that stand in the place of those that start a program. They are there
+    from fork to close. Python has a public way to be told of some of these only, and
+    of none when it is over.
+
+A program that a library starts in C, without Python, is not seen.
+"""
 
 from __future__ import annotations
 
+import _posixsubprocess
 import contextlib
 import ctypes
-import itertools
+import functools
 import os
 import select
 import signal
+import subprocess
 import sys
+import threading
 import warnings
 from collections.abc import Callable, Iterator
-from io import FileIO
-from typing import NoReturn
+from typing import Any, NoReturn, Protocol
 
-from ..forbidden import in_words
-from ..memory.descriptors import above_streams, opened, opened_for_life
+from ..signals import with_signals_held_back
 
 _PR_SET_PDEATHSIG = 1
 
@@ -122,46 +140,126 @@ def forget_handlers() -> None:
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
 
 
-def open_pipe() -> tuple[FileIO, FileIO]:
-    """Return the ends of a new pipe: where it is read and where it is written to.
+# -- what the script starts
 
-    They are objects that own their descriptors from the first moment on. Holding
-    signals back is not enough: another thread may take one, and the handler runs here
-    after any call that Python code makes. These calls are made in C.
-    """
-    ends = itertools.chain.from_iterable(itertools.starmap(os.pipe, [()]))
-    reads, writes = map(FileIO, ends, "rw")
-    return above_streams(reads), above_streams(writes)
+_STARTERS: tuple[tuple[Any, str], ...] = (
+    (os, "posix_spawn"),
+    (os, "posix_spawnp"),
+    (os, "system"),
+    (os, "execv"),
+    (os, "execve"),
+    # Private, in Python 3.10 to 3.14: what `subprocess`, and what `multiprocessing` and
+    # joblib's loky start their processes by. test_introduction_cores tells if that
+    # changes.
+    (subprocess, "_fork_exec"),
+    (_posixsubprocess, "fork_exec"),
+)
 
-
-def pidfd_of(pid: int) -> FileIO:
-    """Return a pidfd of a process, owned as the ends of `open_pipe` are."""
-    with in_words("pidfd_open"):
-        return opened(_pidfd_opener(), pid)
-
-
-def open_pidfd(pid: int) -> int:
-    """Return a descriptor that can be read from when a process has ended."""
-    with in_words("pidfd_open"):
-        return opened_for_life(_pidfd_opener(), pid)
+Undo = Callable[[], object]
 
 
-def _pidfd_opener() -> Callable[[int], int]:
-    """Return ``os.pidfd_open``, or what does the same.
+class Confined(Protocol):
+    """What confines this process, and can let go of it."""
 
-    A Python built with old kernel headers does not have it. Conda's is such a one: it
-    is made for kernels that lack the call, and runs on others.
-    """
-    return getattr(os, "pidfd_open", _open_pidfd_by_number)
+    def lift(self) -> Undo:
+        """Let the calling thread go; return what confines it again."""
 
-
-def _open_pidfd_by_number(pid: int) -> int:
-    fd = ctypes.CDLL(None, use_errno=True).syscall(_SYS_PIDFD_OPEN, pid, 0)
-    if fd < 0:
-        number = ctypes.get_errno()
-        raise OSError(number, f"pidfd_open: {os.strerror(number)}")
-    return fd
+    def release(self) -> object:
+        """Let all of this process go, for good."""
 
 
-_SYS_PIDFD_OPEN = 434
-"""The same on all architectures but Alpha."""
+_confined: list[Confined] = []
+
+# What stands in the place of a function of another module: module, name, the function,
+# and its stand-in.
+_replaced: list[tuple[Any, str, Any, Any]] = []
+
+
+class _OfThread(threading.local):
+    """What a thread that is forking has to undo in the parent."""
+
+    def __init__(self) -> None:
+        self.undo: list[list[Undo]] = []
+
+
+_forking = _OfThread()
+
+
+def free_what_starts(*confined: Confined) -> None:
+    """Have processes be born free of `confined` from here on to `free_no_more`."""
+    _confined[:] = confined
+    for module, name in _STARTERS if not _replaced else ():
+        original = getattr(module, name, None)
+        if original is not None:
+            stand_in = _starting(original)
+            # First noted, then done: an interrupt may come between the two.
+            _replaced.append((module, name, original, stand_in))
+            setattr(module, name, stand_in)
+
+
+def free_no_more() -> None:
+    """End what `free_what_starts` has begun, if anything, or half of it."""
+    _confined.clear()
+    while _replaced:
+        module, name, original, stand_in = _replaced[-1]
+        if getattr(module, name) is stand_in:  # and nobody has wrapped it since
+            setattr(module, name, original)
+        del _replaced[-1]  # last: an interrupt before has this one done again
+
+
+def _lift() -> list[Undo]:
+    """Let this thread go; return what is to be called afterwards, in this order."""
+    undo: list[Undo] = []
+    for each in tuple(_confined):
+        undo.insert(0, each.lift())
+    return undo
+
+
+def _confine_again(undo: list[Undo]) -> None:
+    for each in undo:
+        each()
+
+
+def _starting(function: Callable) -> Callable:
+    """Return a function that starts a program, in a thread that is let go."""
+
+    @functools.wraps(function)
+    def start(*args: Any, **kwargs: Any) -> Any:
+        if not _confined:
+            return function(*args, **kwargs)
+        lifted: list[list[Undo]] = []
+        try:
+            # No interrupt may come between the one and the other.
+            with_signals_held_back(lambda: lifted.append(_lift()))
+            return function(*args, **kwargs)
+        finally:
+            for undo in lifted:
+                with_signals_held_back(_confine_again, undo)
+
+    return start
+
+
+# -- os.fork
+
+
+def _before_fork() -> None:
+    if _confined:
+        _forking.undo.append(_lift())
+
+
+def _in_parent() -> None:
+    if _forking.undo:
+        _confine_again(_forking.undo.pop())
+
+
+def _in_child() -> None:
+    if _forking.undo:
+        _forking.undo.clear()
+        confined, _confined[:] = tuple(_confined), []
+        for each in confined:
+            each.release()
+
+
+os.register_at_fork(
+    before=_before_fork, after_in_parent=_in_parent, after_in_child=_in_child
+)

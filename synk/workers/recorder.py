@@ -17,11 +17,26 @@ What a command is called the master's events say, which has time for it while th
 read the command; and that a rank reads, or that the master is back in the script,
 follows from the events of all. Readers are the master, when it says how a rank died,
 and ``python -m synk ps`` in another process.
+
+`faulthandler` writes a rank's stacks to its part by itself, through a descriptor: when
+a signal kills the rank, and when the master asks for them by `DUMP_SIGNAL`. That needs
+no Python code of the rank to run, so it works for one that is stuck in compiled code.
 """
 
 from __future__ import annotations
 
+import faulthandler
+import os
+import signal
+import struct
+from collections.abc import Sequence
+from io import FileIO
 from time import monotonic_ns
+from typing import NamedTuple
+
+from ..memory import proc
+from ..memory.descriptors import opened
+from ..memory.segment import Place, Segment
 
 EVENTS = 256
 NAMES = 64
@@ -45,19 +60,39 @@ WAITING, READING, RUNNING, COMPUTING, MEETING, STORING, REPLYING, JOINING, SCRIP
 STAGE = 1 << 4
 """A phase may have a stage added to it, times this."""
 
-# The code of an event is phase + STAGE * stage + NAME * name + COMMAND * command.
-STAGES = 0xFFF
-NAME = 1 << 16
-COMMAND = 1 << 24
-COMMANDS = 0xFFFF_FFFF  # numbers of commands are kept modulo 2**32
+# The code of an event is phase + STAGE * stage + _NAME * name + _COMMAND * command.
+_STAGES = 0xFFF
+_NAME = 1 << 16
+_COMMAND = 1 << 24
+_COMMANDS = 0xFFFF_FFFF  # numbers of commands are kept modulo 2**32
 
-HEADER_ROOM = 4096
-PID_WORD, PHASE, TIMES, CODES = 0, 8, 16, 16 + EVENTS  # words of a rank's part
-NAME_ROOM = 128  # bytes, with a zero at the end
-NAMES_AT = 8 * (CODES + EVENTS)
-STACKS_AT = 16 << 10
-STACKS_ROOM = 32 << 10
-RANK_ROOM = STACKS_AT + STACKS_ROOM
+DUMP_SIGNAL = signal.SIGRTMAX - 2
+"""Has a rank write its stacks. Scripts hardly use real-time signals, and tools that do
+take the first or the last of them."""
+
+_MAGIC = b"synk flight 1\0\0\0"
+_HEADER = struct.Struct("16s6q")
+_HEADER_ROOM = 4096
+_PID_WORD, _PHASE, _TIMES, _CODES = 0, 8, 16, 16 + EVENTS  # words of a rank's part
+_NAME_ROOM = 128  # bytes, with a zero at the end
+_NAMES_AT = 8 * (_CODES + EVENTS)
+_STACKS_AT = 16 << 10
+_STACKS_ROOM = 32 << 10
+_RANK_ROOM = _STACKS_AT + _STACKS_ROOM
+
+
+def nowhere() -> memoryview:
+    """Return a word for the phase of what runs outside of commands."""
+    return memoryview(bytearray(8)).cast("q")
+
+
+def _words_of(part: memoryview) -> tuple[memoryview, memoryview, memoryview]:
+    """Return the phase, and the times and codes of the events."""
+    words = part[:_NAMES_AT].cast("q")
+    return words[_PHASE : _PHASE + 1], words[_TIMES:_CODES], words[_CODES:]
+
+
+# -- writing
 
 
 class Recorder:
@@ -74,8 +109,8 @@ class Recorder:
     __slots__ = ("_codes", "_command", "_keys", "_names", "_place", "phase", "times")
 
     def __init__(self, part: memoryview) -> None:
-        self.phase, self.times, self._codes = words_of(part)
-        self._names = part[NAMES_AT:][: NAMES * NAME_ROOM]
+        self.phase, self.times, self._codes = _words_of(part)
+        self._names = part[_NAMES_AT:][: NAMES * _NAME_ROOM]
         self._keys: dict[str, int] = {}
         self._place = self._command = 0
 
@@ -88,34 +123,24 @@ class Recorder:
         self.times[place] = monotonic_ns()
 
     def wait(self, command: int) -> int:
-        """Note that a command is done, and what comes next.
+        """Note that a command is done, by its number, and what comes next.
 
-        Parameters
-        ----------
-        command : int
-            Its number.
-
-        Returns
-        -------
-        int
-            A place in `times`: a time that is written there is that of the beginning of
-            the next command.
+        Returns a place in `times`: a time that is written there is that of the
+        beginning of the next command.
         """
         self.phase[0] = WAITING
-        self._command = (command & COMMANDS) * COMMAND
+        self._command = (command & _COMMANDS) * _COMMAND
         self.note(WAITING)
-        self._command = (command + 1 & COMMANDS) * COMMAND
+        self._command = (command + 1 & _COMMANDS) * _COMMAND
         self._place = place = (self._place + 1) % EVENTS
         self.times[place] = 0
         self._codes[place] = self._command | RUNNING
         return place
 
-    # -- in the master
-
     def begin(self, command: int, name: str, phase: int = RUNNING) -> None:
-        """Note that a command is run, by its name; `phase` is COMPUTING for a call."""
+        """Note in the master that a command is run; `phase` is COMPUTING for a call."""
         number = self._keys.get(name) or self._add(name)
-        self._command = code = (command & COMMANDS) * COMMAND | number
+        self._command = code = (command & _COMMANDS) * _COMMAND | number
         self.phase[0] = RUNNING
         self._place = place = (self._place + 1) % EVENTS
         self._codes[place] = code | phase
@@ -126,19 +151,24 @@ class Recorder:
         if len(self._keys) == NAMES - 1:  # the first place is for no name
             number = self._keys.pop(next(iter(self._keys)))
         else:
-            number = (len(self._keys) + 1) * NAME
-        start = number // NAME * NAME_ROOM
-        text = name.encode()[: NAME_ROOM - 1]
-        self._names[start : start + NAME_ROOM] = text.ljust(NAME_ROOM, b"\0")
+            number = (len(self._keys) + 1) * _NAME
+        start = number // _NAME * _NAME_ROOM
+        text = name.encode()[: _NAME_ROOM - 1]
+        self._names[start : start + _NAME_ROOM] = text.ljust(_NAME_ROOM, b"\0")
         self._keys[name] = number
         return number
 
 
-class Unrecorded:
-    """Takes the place of a `Recorder` where nothing is noted."""
+class Unrecorded(Recorder):
+    """Notes nothing: one rank alone has nobody who would ask, and its calls are short.
+
+    The phase is a word that nobody reads.
+    """
+
+    __slots__ = ()
 
     def __init__(self) -> None:
-        self.phase = self.times = nowhere()
+        super().__init__(memoryview(bytearray(_RANK_ROOM)))
 
     def note(self, phase: int) -> None:
         """Note nothing."""
@@ -151,18 +181,217 @@ class Unrecorded:
         """Note nothing."""
 
 
-def nowhere() -> memoryview:
-    """Return a word for the phase of what runs outside of commands."""
-    return memoryview(bytearray(8)).cast("q")
+# -- reading
 
 
-def part_of(data: bytes | memoryview, rank: int) -> memoryview:
-    """Return a rank's part of a segment."""
-    start = HEADER_ROOM + rank * RANK_ROOM
-    return memoryview(data)[start : start + RANK_ROOM]
+class RankEvent(NamedTuple):
+    """What a rank does, or did.
+
+    `time` is since when, or since before: nanoseconds of CLOCK_MONOTONIC. `command` is
+    modulo 2**32, `stage` from 0, and `name` what it is done for: a function or another
+    command; "" if that is not known.
+    """
+
+    time: int
+    command: int
+    phase: int
+    stage: int
+    name: str
+
+    def __str__(self) -> str:
+        stage = f"stage {self.stage + 1} of " if self.stage else ""
+        return PHASES[self.phase].format(name=self.name or "a command", stage=stage)
 
 
-def words_of(part: memoryview) -> tuple[memoryview, memoryview, memoryview]:
-    """Return the phase, and the times and codes of the events."""
-    words = part[:NAMES_AT].cast("q")
-    return words[PHASE : PHASE + 1], words[TIMES:CODES], words[CODES:]
+class Owner(NamedTuple):
+    """Whose records these are: a session of so many ranks, and its processes' ids.
+
+    `started` is when the master was started, in clock ticks since boot: a number that
+    is used again belongs to a process that started later. The zygote's is 0 if there is
+    none. `namespace` tells which processes these numbers count, see pid_namespaces(7);
+    0 where ``/proc`` counts others. When the master has closed the session, which
+    `is_closed` tells, others may have the records open still, as a zygote that is kept
+    for the next one.
+    """
+
+    size: int
+    master: int
+    started: int
+    zygote: int
+    namespace: int
+    is_closed: int = 0
+
+
+def owner_of(data: bytes | memoryview) -> Owner | None:
+    """Return whose records a segment's bytes are; None if they are something else."""
+    if len(data) < _HEADER_ROOM or bytes(data[: len(_MAGIC)]) != _MAGIC:
+        return None
+    return Owner(*_HEADER.unpack_from(data)[1:])
+
+
+def lines_of(history: Sequence[RankEvent]) -> list[str]:
+    """Return events as text, with their times before the last one."""
+    last = history[-1].time if history else 0
+    return [f"{(event.time - last) / 1e6:9.3f} ms  {event}" for event in history]
+
+
+class RecordsReader:
+    """What the bytes of a session's records tell of its `size` ranks."""
+
+    def __init__(self, data: bytes | memoryview, size: int) -> None:
+        self._memory, self._size = memoryview(data), size
+
+    def _part(self, rank: int) -> memoryview:
+        start = _HEADER_ROOM + rank * _RANK_ROOM
+        return self._memory[start : start + _RANK_ROOM]
+
+    def pid(self, rank: int) -> int:
+        """Return the process id of a rank that has started; 0 before."""
+        return self._part(rank)[:_NAMES_AT].cast("q")[_PID_WORD]
+
+    def stacks(self, rank: int) -> str:
+        """Return the stacks that were written for a rank; "" if there are none."""
+        written = bytes(self._part(rank)[_STACKS_AT:]).split(b"\0", 1)[0]
+        return written.decode(errors="replace")
+
+    def events(self, rank: int) -> list[RankEvent]:
+        """Return the events of a rank, the oldest first; the master's have names."""
+        part = self._part(rank)
+        _, times, codes = _words_of(part)
+        pairs = sorted(zip(times.tolist(), codes.tolist(), strict=True))
+        return [_event(part, time, code) for time, code in pairs if time]
+
+    def history(self, rank: int) -> list[RankEvent]:
+        """Return the events of a rank, the oldest first, with the master's names."""
+        named = {event.command: event for event in reversed(self.events(0))}
+        found = []
+        for event in self.events(rank):
+            command = named.get(event.command)
+            if command is not None:
+                phase = command.phase if event.phase == RUNNING else event.phase
+                event = event._replace(phase=phase, name=command.name)
+            found.append(event)
+        return found
+
+    def doing(self) -> list[RankEvent | None]:
+        """Return what each rank does, or did when it died; None if it is not known.
+
+        It follows from phases and events together: see the beginning of this file.
+        """
+        of_master, *others = map(self.events, range(self._size))
+        if not of_master:
+            return [None] * self._size
+        last = of_master[-1]
+        known: dict[int, RankEvent] = {}
+        for event in of_master:
+            if event.phase == MEETING:  # what begins so late is a long call
+                event = event._replace(phase=COMPUTING)
+            known.setdefault(event.command, event)
+        found: list[RankEvent | None] = []
+        for rank, of_rank in enumerate(others, 1):
+            does = self._does(rank, of_rank[-1], known) if of_rank else None
+            if does and does.phase == WAITING and does.command != last.command:
+                does = known[last.command]._replace(time=last.time, phase=READING)
+            found.append(does)
+        master = self._does(0, last, known)
+        if master.phase == JOINING:  # all may have ended what it waits for
+            done = master.command, WAITING
+            times = [event.time for event in found if event and event[1:3] == done]
+            if len(times) == len(others):
+                master = master._replace(time=max(times), phase=SCRIPT)
+        return [master, *found]
+
+    def _does(
+        self, rank: int, last: RankEvent, known: dict[int, RankEvent]
+    ) -> RankEvent:
+        """Return what a rank does, by its last event; `known` are named commands."""
+        phase, _, _ = _words_of(self._part(rank))
+        code, command = phase[0], known.get(last.command)
+        now = last._replace(phase=code % STAGE, stage=code // STAGE)
+        if command is None:
+            return now
+        if now.phase == RUNNING:  # a call is computing, where nothing else is said
+            now = now._replace(phase=command.phase)
+        return now._replace(name=command.name)
+
+
+def _event(part: memoryview, time: int, code: int) -> RankEvent:
+    start = _NAMES_AT + code // _NAME % NAMES * _NAME_ROOM
+    name = bytes(part[start : start + _NAME_ROOM]).rstrip(b"\0")
+    stage = code // STAGE & _STAGES
+    return RankEvent(
+        time, code // _COMMAND, code % STAGE, stage, name.decode(errors="replace")
+    )
+
+
+# -- the segment
+
+
+class Records(RecordsReader):
+    """The flight records of all ranks of a session: its segment, `place` to others."""
+
+    _file: FileIO  # in ranks
+
+    def __init__(self, size: int) -> None:
+        segment = Segment(_HEADER_ROOM + size * _RANK_ROOM)
+        super().__init__(segment.memory(), size)
+        self._segment, self.place = segment, segment.place
+        _, self._fd, *_ = self.place
+        self.note_zygote(0)
+
+    @classmethod
+    def attach(cls, place: Place) -> Records:
+        """Return the records that another process has made, by their `place` there."""
+        self = cls.__new__(cls)
+        pid, fd, *more = place
+        # Kept open for the life of a rank: `dump_stacks_of` opens it once more.
+        self._file = _open_again(pid, fd)
+        self._fd = self._file.fileno()
+        self._segment = Segment.attach(proc.number(), self._fd, *more)
+        memory = self._segment.memory()
+        owner = owner_of(memory)
+        assert owner is not None, "no flight records"
+        RecordsReader.__init__(self, memory, owner.size)
+        self.place = place
+        return self
+
+    def note_zygote(self, pid: int) -> None:
+        """Write down who is the master, and which process forks the ranks."""
+        me = os.getpid()
+        # Whoever looks for sessions looks in /proc, which may know other numbers.
+        namespace = proc.pid_namespace() if proc.knows_us() else 0
+        owner = Owner(self._size, me, proc.start_time(me), pid, namespace)
+        _HEADER.pack_into(self._memory, 0, _MAGIC, *owner)
+
+    def close(self) -> None:
+        """Write down that the session is closed; in its master."""
+        owner = owner_of(self._memory)
+        assert owner is not None
+        if owner.master == os.getpid():  # else a child that the script has forked
+            _HEADER.pack_into(self._memory, 0, _MAGIC, *owner._replace(is_closed=1))
+
+    def recorder(self, rank: int) -> Recorder:
+        """Return what a rank writes its events with, in its own process."""
+        return Recorder(self._part(rank)) if self._size > 1 else Unrecorded()
+
+    def dump_stacks_of(self, rank: int) -> None:
+        """Have the stacks of a rank, this process, written here by `faulthandler`.
+
+        From here on, when a signal kills the process, and when it gets `DUMP_SIGNAL`.
+        """
+        # Opened once more, for a position in the file that no other rank moves.
+        # `faulthandler` keeps the file, for the life of the process.
+        own = _open_again("self", self._fd)
+        part = self._part(rank)
+        part[_STACKS_AT:] = bytes(_STACKS_ROOM)  # those of a former rank
+        own.seek(_HEADER_ROOM + rank * _RANK_ROOM + _STACKS_AT)
+        faulthandler.enable(own)
+        faulthandler.register(DUMP_SIGNAL, own)
+        # Last, as it is this number that says whom the signal may be sent to.
+        part[:_NAMES_AT].cast("q")[_PID_WORD] = os.getpid()
+
+
+def _open_again(pid: int | str, fd: int) -> FileIO:
+    """Open what a descriptor of a process is for, at a position of its own."""
+    path, flags = f"/proc/{pid}/fd/{fd}", os.O_RDWR | os.O_CLOEXEC
+    return opened(os.open, path, flags, mode="r+")

@@ -1,15 +1,23 @@
 """One way to wait, used everywhere: watch for a while, then sleep, always look about.
 
-What is waited for is a word in shared memory; a semaphore only wakes who sleeps, see
-`semaphore`. A rank that is still watching sees the word within a microsecond; waking a
-sleeper takes fifteen. Watching is only done where every rank has a core of its own.
+What is waited for is a word in shared memory; a semaphore only wakes who sleeps. A rank
+that is still watching sees the word within a microsecond; waking a sleeper takes
+fifteen. Watching is only done where every rank has a core of its own.
+
+Semaphores are POSIX's unnamed ones, by the C library, and lie in shared memory. Whoever
+maps that can use them, however it came by it, and nothing is left of them when the
+memory goes. A post that nobody sleeps for takes no system call.
 """
 
 from __future__ import annotations
 
+import ctypes
+import functools
+import time
 from collections.abc import Callable
+from typing import Any
 
-from .semaphore import Semaphore
+from ..errors import Expired
 
 TICK = 0.02
 """Seconds asleep between two looks at whether the others are alive."""
@@ -76,3 +84,92 @@ def wait(
         else:
             look_about()
             looks, tick = 1, max(tick, min(2 * tick, longest))
+
+
+class Limit:
+    """The seconds that the other ranks may keep the master waiting at a time.
+
+    `seconds` holds for commands that say nothing else; None is for ever. `of_call` is
+    what the present command says. The master sets it with every command, so that none
+    has another's, whatever has ended that one.
+    """
+
+    def __init__(self, seconds: float | None) -> None:
+        self._seconds = seconds
+        self.of_call: float | None = None
+
+    def deadline(self) -> float:
+        """Return when a wait that begins now has taken too long."""
+        seconds = self._seconds if self.of_call is None else self.of_call
+        return float("inf") if seconds is None else time.monotonic() + seconds
+
+    def check(self, deadline: float, what: str) -> None:
+        """Raise `Expired` if a deadline is over; `what` says what did not happen."""
+        if time.monotonic() > deadline:
+            seconds, whose = self._seconds, "the timeout given to synk.fork"
+            if self.of_call is not None:
+                seconds, whose = self.of_call, "the timeout of this call"
+            raise Expired(f"{what} within {seconds:g} s ({whose})")
+
+
+# -- semaphores
+
+ROOM = 128
+"""Bytes that one takes; 32 do in glibc. Two cache lines, which are often fetched
+together, so that ranks that use different ones are not in each other's way."""
+
+
+class Semaphore:
+    """A semaphore in memory that processes share.
+
+    `memory`, kept mapped by this, are `ROOM` bytes at the start of a cache line; where
+    `is_new`, one is made there, with no posts. ``post()`` adds a post, and wakes a
+    sleeper if there is one. ``take()`` removes a post if there is one, and never waits.
+    """
+
+    def __init__(self, memory: memoryview, is_new: bool) -> None:
+        place = ctypes.byref((ctypes.c_char * ROOM).from_buffer(memory))
+        if is_new and _libc.sem_init(place, 1, 0):
+            raise OSError("sem_init: the system has no semaphores for processes")
+        # A method of Python's would take half as long as the call.
+        self.post: Callable[[], object] = functools.partial(_libc.sem_post, place)
+        self.take: Callable[[], object] = functools.partial(_libc.sem_trywait, place)
+        self._place, self.memory = place, memory
+
+    @property
+    def value(self) -> int:
+        """How many posts there are, now."""
+        value = ctypes.c_int()
+        _libc.sem_getvalue(self._place, ctypes.byref(value))
+        return value.value
+
+    def sleep(self, seconds: float) -> bool:
+        """Remove a post, or sleep until there is one; return whether there was one.
+
+        It ends without one after `seconds`, and when this thread takes a signal: its
+        handler then runs here, and may raise. What it interrupted may have removed a
+        post, which is lost.
+        """
+        until = time.clock_gettime_ns(_CLOCK) + int(1e9 * seconds)
+        return _sleep(self._place, ctypes.byref(_Time(*divmod(until, 10**9)))) == 0
+
+
+class _Time(ctypes.Structure):
+    """``struct timespec``."""
+
+    _fields_ = (("seconds", ctypes.c_long), ("nanoseconds", ctypes.c_long))
+
+
+def _sleeper(libc: Any) -> tuple[int, Callable[[object, object], int]]:
+    """Return a clock, and what sleeps on a semaphore until then by this clock."""
+    if hasattr(libc, "sem_clockwait"):
+        clock = time.CLOCK_MONOTONIC
+        return clock, lambda place, until: libc.sem_clockwait(place, clock, until)
+    # Before glibc 2.30. If the clock is set back, a sleep lasts longer: until the post.
+    return time.CLOCK_REALTIME, libc.sem_timedwait
+
+
+# What does not block is called with the GIL held: to release it takes half as long as
+# the call. A sleep lets other threads run meanwhile.
+_libc = ctypes.PyDLL(None)
+_CLOCK, _sleep = _sleeper(ctypes.CDLL(None))

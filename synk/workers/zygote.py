@@ -19,10 +19,11 @@ from collections.abc import Callable, Mapping, Sequence
 from io import FileIO
 
 from ..errors import StateError, SynkError, WorkerDied
+from ..memory.descriptors import open_pidfd, open_pipe
+from ..memory.refusals import not_started
 from ..signals import with_signals_held_back
 from . import zygote_loop
-from .forks import forking_quietly, open_pipe, pidfd_of, run_to_end
-from .system_limits import explained
+from .forks import forking_quietly, run_to_end
 from .zygote_loop import REPORT, REQUEST, Serve
 
 _START_DEADLINE = 60.0
@@ -32,13 +33,7 @@ _NEWS = 0.2
 
 
 class Zygote:
-    """The master's handle of its zygote.
-
-    Attributes
-    ----------
-    pids : dict of int to int
-        The process id of each rank that runs.
-    """
+    """The master's handle of its zygote; `pids` are those of the ranks that run."""
 
     def __init__(self) -> None:
         self._pid = -1
@@ -59,13 +54,7 @@ class Zygote:
     # -- making it
 
     def fork(self, serve: Serve) -> None:
-        """Fork the zygote from this process.
-
-        Parameters
-        ----------
-        serve : callable
-            What a rank does with its life; see `zygote_loop.Serve`.
-        """
+        """Fork the zygote from this process; `serve` is what its ranks do."""
         # A signal handler of the script must not raise in the child, which would then
         # go on with the script, nor here while the zygote is half known.
         with_signals_held_back(self._fork, serve)
@@ -75,7 +64,7 @@ class Zygote:
         with requests, reports:
             master = os.getpid()
             with forking_quietly():
-                # Known as soon as it is forked: see `open_pipe`.
+                # Known as soon as it is forked: see `memory.descriptors`.
                 (self._pid,) = itertools.starmap(os.fork, [()])
             if self._pid == 0:
                 run_to_end(lambda: self._be_zygote(master, requests, reports, serve))
@@ -93,12 +82,8 @@ class Zygote:
     def start(self, arguments: Sequence[str], environment: Mapping[str, str]) -> None:
         """Start a new interpreter that becomes the zygote.
 
-        Parameters
-        ----------
-        arguments : sequence of str
-            Of the interpreter; the numbers of the master's process and of the two
-            pipes' ends are added.
-        environment : mapping of str to str
+        To its `arguments` the numbers of the master's process and of the two pipes'
+        ends are added.
         """
         with_signals_held_back(self._start, arguments, environment)
 
@@ -118,8 +103,8 @@ class Zygote:
                 setsigmask=[],
             )
             command = [sys.executable, *arguments, *numbers]
-            # Known as soon as it is started: see `open_pipe`. `subprocess` loses it
-            # to an interrupt that another thread has taken.
+            # Known as soon as it is started. `subprocess` loses it to an interrupt
+            # that another thread has taken.
             (self._pid,) = itertools.starmap(
                 spawn, [(sys.executable, command, dict(environment))]
             )
@@ -138,7 +123,7 @@ class Zygote:
     def _watch_over(self) -> None:
         # The pid cannot be another process's by now: signals are held back, so no
         # handler of the script has reaped the zygote.
-        self._pidfd = pidfd_of(self._pid)
+        self._pidfd = open_pidfd(self._pid)
         assert self._reports is not None
         self._poll.register(self._reports, select.POLLIN)
         self._poll.register(self._pidfd, select.POLLIN)
@@ -228,12 +213,9 @@ class Zygote:
     # -- what becomes of it and of the ranks
 
     def watch(self, patience: float = 0) -> None:
-        """Look at what has become of the ranks, waiting `patience` seconds for news.
+        """Raise WorkerDied if a rank, or the zygote itself, has died.
 
-        Raises
-        ------
-        WorkerDied
-            If a rank, or the zygote itself, has died.
+        Wait `patience` seconds for the news of it.
         """
         if self._is_closed:
             raise StateError(_CLOSED)
@@ -271,6 +253,7 @@ class Zygote:
     def _take_reports(self) -> None:
         assert self._reports is not None
         errors: list[SynkError] = []
+        # A report is shorter than PIPE_BUF: it is in the pipe as a whole or not at all.
         data = self._reports.read(64 * REPORT.size) or b""
         for rank, pid, status in REPORT.iter_unpack(data):
             if status == zygote_loop.READY:
@@ -280,13 +263,16 @@ class Zygote:
                     self._forget(known)
                 self._have_ended = True
             elif status == zygote_loop.FAILED:
-                errors.append(SynkError(explained(f"rank {rank} was not forked", pid)))
+                errors.append(
+                    SynkError(not_started(f"rank {rank} was not forked", pid))
+                )
             elif status == zygote_loop.STARTED:
                 # An interrupt would lose the number of a descriptor.
                 with_signals_held_back(self._look_after, rank, pid)
             elif self.pids.get(rank) == pid:
                 self._forget(rank)
                 errors.append(WorkerDied(rank, pid, status))
+        # All have been taken note of before one is raised: nothing reads them again.
         if errors:
             raise errors[0]
 
@@ -295,7 +281,7 @@ class Zygote:
         # The zygote says that a rank has ended before it reaps it. So the process is
         # the rank, or its end is to be read of next.
         with contextlib.suppress(ProcessLookupError):
-            pidfd = pidfd_of(pid)
+            pidfd = open_pidfd(pid)
             self._ranks[pidfd.fileno()] = rank, pidfd
             self._poll.register(pidfd, select.POLLIN)
 

@@ -18,12 +18,13 @@ import select
 import signal
 import struct
 from collections.abc import Callable
+from io import FileIO
 
+from ..memory.descriptors import open_pidfd
 from .forks import (
     end_with_parent,
     forget_handlers,
     fork_quietly,
-    open_pidfd,
     outlive_parent,
     run_to_end,
 )
@@ -71,7 +72,7 @@ def be_zygote(master: int, requests: int, reports: int, serve: Serve) -> None:
     if os.getppid() == master:
         # The thread that has started us may end, and the master go on.
         outlive_parent()
-        _Loop(master_fd, requests, reports, serve).run()
+        _Loop(master_fd.fileno(), requests, reports, serve).run()
 
 
 class _Loop:
@@ -81,7 +82,8 @@ class _Loop:
         self._master, self._requests, self._reports = master, requests, reports
         self._serve = serve
         self._told = b""
-        self._ranks: dict[int, tuple[int, int]] = {}  # pidfd -> rank, pid
+        # By the number of the pidfd: the pidfd, rank and process id.
+        self._ranks: dict[int, tuple[FileIO, int, int]] = {}
         self._poll = select.poll()
         self._poll.register(master, select.POLLIN)
         self._poll.register(requests, select.POLLIN)
@@ -138,7 +140,7 @@ class _Loop:
                 os.waitpid(pid, 0)
             self._report(rank, error.errno or 0, FAILED)
             return
-        self._ranks[pidfd] = rank, pid
+        self._ranks[pidfd.fileno()] = pidfd, rank, pid
         self._poll.register(pidfd, select.POLLIN)
         self._report(rank, pid, STARTED)
 
@@ -152,14 +154,16 @@ class _Loop:
 
     def _be_rank(self, zygote: int, rank: int) -> None:
         end_with_parent(zygote)
-        for fd in (self._requests, self._reports, *self._ranks):
-            os.close(fd)
+        os.close(self._requests)
+        os.close(self._reports)
+        for pidfd, _, _ in self._ranks.values():
+            pidfd.close()
         self._serve(rank, self._told, self._master)
 
-    def _report_end(self, pidfd: int) -> None:
-        rank, pid = self._ranks.pop(pidfd)
-        self._poll.unregister(pidfd)
-        os.close(pidfd)
+    def _report_end(self, fd: int) -> None:
+        pidfd, rank, pid = self._ranks.pop(fd)
+        self._poll.unregister(fd)
+        pidfd.close()
         # Reported before it is reaped: until the master has read of its end, the
         # process id is no other's, and a pidfd that it opens is the rank's. The rank
         # has ended, so nothing waits here.
@@ -175,12 +179,12 @@ class _Loop:
     def _end_ranks(self) -> None:
         # SIGKILL and not SIGTERM: a rank may be in compiled code, or stopped. All are
         # killed before one is waited for.
-        for _, pid in self._ranks.values():
+        for _, _, pid in self._ranks.values():
             os.kill(pid, signal.SIGKILL)
-        for pidfd, (_, pid) in self._ranks.items():
+        for fd, (pidfd, _, pid) in self._ranks.items():
             os.waitpid(pid, 0)
-            self._poll.unregister(pidfd)
-            os.close(pidfd)
+            self._poll.unregister(fd)
+            pidfd.close()
         self._ranks.clear()
 
     def _report(self, rank: int, pid: int, status: int) -> None:

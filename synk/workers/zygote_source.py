@@ -14,8 +14,8 @@ import sys
 from collections.abc import Callable
 
 from ..errors import StateError, SynkError, WorkerDied
+from ..memory import proc
 from ..times.compile_notice import is_shown
-from . import preconditions, privileges
 from .affinity import THREAD_VARIABLES
 from .zygote import Zygote
 from .zygote_loop import Serve
@@ -29,16 +29,54 @@ _MODULES = (
 """What a new interpreter imports if this process has: each rank would, for itself."""
 
 
-class ZygoteSource:
-    """The zygotes of one process.
+def why_no_fork() -> str | None:
+    """Return why ranks cannot be forked from this process, or None if they can."""
+    if _cuda_is_up():
+        return "this process has a CUDA context, which a forked process cannot use"
+    if _mpi_is_up():
+        return "this process speaks MPI, whose connections a fork does not copy"
+    if _xla_is_up():
+        return "this process runs an XLA backend, whose threads a fork does not copy"
+    return None
 
-    Parameters
-    ----------
-    serve : callable
-        What a rank does with its life; see `zygote_loop.Serve`.
-    main : str
-        The module whose function ``main(master, requests, reports)`` has a new
-        interpreter be a zygote.
+
+def _mpi_is_up() -> bool:
+    """Tell whether this process has initialized MPI, by mpi4py."""
+    mpi = sys.modules.get("mpi4py.MPI")
+    return mpi is not None and mpi.Is_initialized()
+
+
+def _cuda_is_up() -> bool:
+    """Tell whether a CUDA context exists, made by whatever library.
+
+    CUDA keeps /dev/nvidia-uvm open from the first context on; NVML does not open it.
+    """
+    for fd in os.listdir("/proc/self/fd"):
+        try:
+            if os.readlink(f"/proc/self/fd/{fd}").startswith("/dev/nvidia-uvm"):
+                return True
+        except OSError:
+            continue  # the descriptor that listdir itself had open
+    return False
+
+
+def _xla_is_up() -> bool:
+    """Tell whether XLA runs threads here; they carry its name."""
+    for task in os.listdir("/proc/self/task"):
+        try:
+            with open(f"/proc/self/task/{task}/comm") as comm:
+                if comm.read().startswith(("tf_XLA", "XLA", "py_xla")):
+                    return True
+        except OSError:
+            continue  # the thread has ended
+    return False
+
+
+class ZygoteSource:
+    """The zygotes of one process, whose ranks `serve`.
+
+    `main` is the module whose function ``main(master, requests, reports, modules)`` has
+    a new interpreter be a zygote.
     """
 
     def __init__(self, serve: Serve, main: str) -> None:
@@ -50,20 +88,17 @@ class ZygoteSource:
     def take(self, threads: int, note: Callable[[bool], object]) -> Zygote:
         """Return a zygote for a new session, as `current`; there must be none.
 
-        Parameters
-        ----------
-        threads : int
-            How many threads the libraries of a new interpreter use.
-        note : callable
-            Is told whether the zygote is to be forked from this process, before it is,
-            or is a new interpreter. It is not called for one that was kept.
+        Libraries of a new interpreter use so many threads. `note` is told whether the
+        zygote is to be forked from this process, before it is, or is a new interpreter;
+        it is not called for one that was kept.
         """
         assert self.current is None
-        why = preconditions.why_no_fork()
+        why = why_no_fork()
         if why is None:
             self.forget_kept()
             note(True)
-            self._user = privileges.user()
+            self._user = proc.user()
+            # `current` before it is forked: what an interrupt leaves `give_back` ends.
             self.current = Zygote()
             self.current.fork(self._serve)
         elif (kept := self._usable()) is not None:
@@ -71,7 +106,7 @@ class ZygoteSource:
         else:
             self.forget_kept()
             note(False)
-            self._user = privileges.user()
+            self._user = proc.user()
             self.current = Zygote()
             _say(why)
             self._start(self.current, threads, why)
@@ -88,7 +123,7 @@ class ZygoteSource:
         They may not if the script has dropped privileges, which it still has.
         """
         kept = self._kept
-        if kept is None or not kept.is_alive or self._user != privileges.user():
+        if kept is None or not kept.is_alive or self._user != proc.user():
             return None
         return kept
 
@@ -128,12 +163,8 @@ class ZygoteSource:
     def give_back(self, for_good: bool = False) -> None:
         """End the ranks, and the zygote unless it will be needed again.
 
-        What an interrupt leaves undone, another call does.
-
-        Parameters
-        ----------
-        for_good : bool
-            There will be no session any more.
+        It will not be `for_good`, when there will be no session any more. What an
+        interrupt leaves undone, another call does.
         """
         zygote = self.current
         if zygote is None and not self.keeps:
@@ -169,7 +200,7 @@ class ZygoteSource:
 
 def _can_be_forked() -> bool:
     try:
-        return preconditions.why_no_fork() is None
+        return why_no_fork() is None
     except OSError:  # not even a descriptor is left, to look with
         return True
 

@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 
 from synk.errors import SynkError
-from synk.memory import cgroups, huge
-from synk.memory.limits import Limit, memory_limits, tightest
+from synk.memory import limits, mapping, proc
+from synk.memory.limits import MemoryLimit, cpu_quota, memory_limits, tightest
 from synk.memory.mapping import address
+from synk.memory.refusals import explain, limits_in_words
 from synk.memory.segment import Attachments, Segment
-from synk.memory.ulimits import explain, in_words
-from synk.workers import affinity, preconditions, privileges
+from synk.workers import affinity, zygote_source
 from synk.workers.zygote_source import ZygoteSource
 
 # -- memory
@@ -33,8 +33,8 @@ HugePages_Total:    0
 @pytest.fixture
 def system(tmp_path, monkeypatch):
     """Make a system of few files; returns what writes one."""
-    monkeypatch.setattr(cgroups, "PROC", tmp_path / "proc")
-    monkeypatch.setattr(cgroups, "CGROUPS", tmp_path / "cgroup")
+    monkeypatch.setattr(limits, "PROC", tmp_path / "proc")
+    monkeypatch.setattr(limits, "CGROUPS", tmp_path / "cgroup")
 
     def write(path, text):
         file = tmp_path / path
@@ -51,7 +51,7 @@ def cgroup2(write, folder, most, current, stat=""):
     write(f"cgroup{folder}/memory.stat", stat)
 
 
-MACHINE = Limit(None, 16000 * 1024, 12000 * 1024)
+MACHINE = MemoryLimit(None, 16000 * 1024, 12000 * 1024)
 
 
 def test_without_cgroups_the_machine_is_the_limit_and_this_one_has_some_free(
@@ -73,12 +73,12 @@ def test_cgroups_of_version_2_and_those_around_them_count(system, tmp_path):
     cgroup2(system, "/job/step", "max", 400)
     stat = "anon 500\nfile 300\ninactive_file 100\nactive_file 50\nslab_reclaimable 7\n"
     cgroup2(system, "/job", 1000, 900, stat)
-    job = Limit(tmp_path / "cgroup/job", 1000, 257)
+    job = MemoryLimit(tmp_path / "cgroup/job", 1000, 257)
     assert memory_limits() == [MACHINE, job]
     assert tightest() == job
     assert str(job) == f"cgroup {tmp_path}/cgroup/job's 1,000"
     cgroup2(system, "/job/step", 500, 600)  # more than it may have: nothing is left
-    assert tightest() == Limit(tmp_path / "cgroup/job/step", 500, 0)
+    assert tightest() == MemoryLimit(tmp_path / "cgroup/job/step", 500, 0)
 
 
 @pytest.mark.parametrize("path", ["/", "/docker/0123", "/../elsewhere"])
@@ -86,7 +86,7 @@ def test_a_containers_limit_is_found_at_the_root(system, tmp_path, path):
     """The path may be one of the host, of which the container sees nothing."""
     system("proc/self/cgroup", f"0::{path}\n")
     cgroup2(system, "", 1000, 400)
-    assert tightest() == Limit(tmp_path / "cgroup", 1000, 600)
+    assert tightest() == MemoryLimit(tmp_path / "cgroup", 1000, 600)
 
 
 def test_cgroups_of_version_1_count(system, tmp_path):
@@ -97,7 +97,7 @@ def test_cgroups_of_version_1_count(system, tmp_path):
     system(f"{folder}/memory.usage_in_bytes", 900)
     stat = "cache 400\ninactive_file 1\ntotal_inactive_file 100\ntotal_active_file 20\n"
     system(f"{folder}/memory.stat", stat)
-    assert memory_limits() == [MACHINE, Limit(tmp_path / folder, 1000, 220)]
+    assert memory_limits() == [MACHINE, MemoryLimit(tmp_path / folder, 1000, 220)]
 
 
 # -- cores
@@ -114,7 +114,7 @@ def test_the_ranks_share_all_cores_without_overlap_if_there_are_enough():
 
 def test_the_quota_of_a_control_group_limits_the_cores(monkeypatch):
     quotas = iter([1.5, 0.2, None, 64.0])
-    monkeypatch.setattr(affinity, "_cgroup_quota", lambda: next(quotas))
+    monkeypatch.setattr(limits, "cpu_quota", lambda: next(quotas))
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {4, 2, 9, 7})
     assert affinity.usable_cores() == [2, 4]
     assert affinity.usable_cores() == [2]
@@ -159,7 +159,7 @@ def test_quotas_are_read_from_control_groups_of_both_versions(
     files = {f"cgroup/{name}": text for name, text in files.items()}
     for name, text in {**files, "proc/self/cgroup": groups}.items():
         system(name, text)
-    assert affinity._cgroup_quota() == quota
+    assert cpu_quota() == quota
 
 
 # -- limits of a process
@@ -170,7 +170,7 @@ def test_only_limits_are_explained():
     for number, expected in ((errno.ENFILE, SynkError), (errno.ENOENT, OSError)):
         error = OSError(number, os.strerror(number))
         assert (explain(error) or "").startswith(words) == (expected is SynkError)
-        with pytest.raises(expected) as caught, in_words():
+        with pytest.raises(expected) as caught, limits_in_words():
             raise error
         assert (caught.value is error) == (expected is OSError)
 
@@ -193,11 +193,11 @@ def test_no_rank_is_forked_from_a_zygote_that_has_other_privileges(
     monkeypatch, has_dropped
 ):
     source, kept, started = ZygoteSource(None, "main"), Kept(), []
-    source._kept, source._user = kept, privileges.user()
-    monkeypatch.setattr(preconditions, "why_no_fork", lambda: "pretended")
+    source._kept, source._user = kept, proc.user()
+    monkeypatch.setattr(zygote_source, "why_no_fork", lambda: "pretended")
     monkeypatch.setattr(source, "_start", lambda zygote, *_: started.append(zygote))
     if has_dropped:
-        monkeypatch.setattr(privileges, "user", lambda: ((1, 1, 1), (1, 1, 1), []))
+        monkeypatch.setattr(proc, "user", lambda: ((1, 1, 1), (1, 1, 1), []))
     zygote = source.take(1, lambda is_forked: None)
     assert (zygote is kept) == (not has_dropped)
     assert started == ([zygote] if has_dropped else [])
@@ -221,18 +221,18 @@ def pages_of(segment: Segment, name: str = "ShmemPmdMapped") -> int:
 @pytest.fixture(params=["as the kernel has it", "refused", "slow", "none"])
 def kernel(request, monkeypatch):
     if request.param == "refused":
-        monkeypatch.setattr(huge, "_COLLAPSE", 9999)
+        monkeypatch.setattr(mapping, "_COLLAPSE", 9999)
     elif request.param == "slow":
-        monkeypatch.setattr(huge, "SLOW", 0.0)
+        monkeypatch.setattr(mapping, "SLOW", 0.0)
     elif request.param == "none":
-        monkeypatch.setattr(huge, "SIZE", 0)
+        monkeypatch.setattr(mapping, "HUGE", 0)
     return request.param
 
 
 def test_segments_have_huge_pages_where_the_kernel_gives_them(kernel, monkeypatch):
-    assert huge.are_given() <= (kernel == "as the kernel has it")
-    fill, filled = huge.fill, []
-    monkeypatch.setattr(huge, "fill", lambda *asked: filled.append(fill(*asked)))
+    assert mapping.are_huge_given() <= (kernel == "as the kernel has it")
+    fill, filled = mapping.fill, []
+    monkeypatch.setattr(mapping, "fill", lambda *asked: filled.append(fill(*asked)))
     segment = Segment(MANY)
     array = segment.array(np.uint8, (MANY,))
     array[:] = 1
@@ -243,10 +243,10 @@ def test_segments_have_huge_pages_where_the_kernel_gives_them(kernel, monkeypatc
 
 
 def test_others_map_them_as_such_whatever_lies_between():
-    page, fits = mmap.PAGESIZE, huge.SIZE or 1
+    page, fits = mmap.PAGESIZE, mapping.HUGE or 1
     between = [mmap.mmap(-1, MANY + n * 8 * page) for n in range(20)]
-    for mapping in between[::2]:
-        mapping.close()
+    for each in between[::2]:
+        each.close()
     segments, others = [Segment(MANY) for _ in range(10)], Attachments()
     for segment in segments:
         mine = segment.array(np.uint8, (MANY,))

@@ -14,11 +14,10 @@ import pytest
 import synk
 from synk.files.columns import Column
 from synk.memory.arena import Arena
-from synk.memory.gather import gather
+from synk.memory.loading import JobThread
 from synk.memory.mapping import address
-from synk.memory.rows import RowTaker
+from synk.memory.rows import RowTaker, gather
 from synk.memory.segment import Attachments, Segment
-from synk.threads.helper import Helper
 
 PAGEMAP = Path("/proc/self/pagemap")
 # -- the segment that messages are put into --------------------------------------------
@@ -127,7 +126,7 @@ def test_after_an_interrupt_memory_is_the_threads_until_it_ends(tmp_path, monkey
     assert began.wait(60)
     with monkeypatch.context() as patch:
         for name in ("wait", "close"):
-            patch.setattr(Helper, name, interrupted(getattr(Helper, name)))
+            patch.setattr(JobThread, name, interrupted(getattr(JobThread, name)))
         with pytest.raises(KeyboardInterrupt):
             next(parts)
     assert threads()

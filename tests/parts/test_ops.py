@@ -16,7 +16,7 @@ from reference import (
     values_of,
 )
 
-from synk.comm.kernels import Reduction
+from synk.comm.divided import Reduction
 from synk.memory.partition import cuts
 from synk.reduce_ops import (
     AT_ONCE,

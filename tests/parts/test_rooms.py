@@ -14,8 +14,7 @@ SOURCE = Path(synk.__file__).parent
 
 FLOORS = (
     "errors signals",
-    "forbidden",
-    "compiled garbage user_frames also_named threads",
+    "compiled garbage user_frames also_named",
     "reduce_ops times memory",
     "ops workers callbacks reduce_tree draws",
     "comm compiler updates",

@@ -14,13 +14,13 @@ import pytest
 from processes import segments_of
 
 from synk.errors import SharedMemoryFull
-from synk.memory import limits, memfd
+from synk.memory import descriptors, limits
 from synk.memory.arena import Arena
 from synk.memory.partition import cuts, part, select
+from synk.memory.proc import start_time
 from synk.memory.segment import LOOK_FROM, Attachments, Segment, describe, layout
 from synk.workers import recorder as phases
-from synk.workers.recorder import COMPUTING, EVENTS, MEETING, STAGE, part_of
-from synk.workers.records import Records, doing, events, owner_of, start_time
+from synk.workers.recorder import COMPUTING, EVENTS, MEETING, STAGE, Records, owner_of
 
 
 def mapped() -> set[str]:
@@ -42,20 +42,6 @@ def test_a_segment_has_no_name_and_goes_with_its_last_view():
     assert mapped() == before
 
 
-def test_growing_keeps_the_bytes_and_the_views():
-    segment = Segment(4096)
-    view = segment.array(np.int64, (512,))
-    view[:] = np.arange(512)
-    segment.grow(1 << 20)
-    whole = segment.array(np.int64, (1 << 17,))
-    np.testing.assert_array_equal(whole[:512], np.arange(512))
-    assert not whole[512:].any()
-    Segment.attach(*segment.place).array(np.int64, (4,))[0] = -1
-    assert view[0] == whole[0] == -1
-    segment.grow(10)  # less than there is: nothing happens
-    assert segment.nbytes == 1 << 20
-
-
 def test_attachments_map_once_and_again_after_growing():
     segment, attachments = Segment(4096), Attachments()
     array = segment.array(np.uint8, (4096,))
@@ -68,6 +54,8 @@ def test_attachments_map_once_and_again_after_growing():
     grown = attachments.segment(*segment.place)
     assert grown is not first
     assert grown.array(np.uint8, (8192,))[5] == 7
+    segment.grow(10)  # less than there is: nothing happens
+    assert segment.nbytes == 8192
     attachments.forget(segment.key)
     assert attachments.segment(*segment.place) is not grown
 
@@ -99,32 +87,34 @@ def test_a_segment_is_its_users_alone_and_no_other_programs():
 
 
 def test_descriptors_are_made_without_pythons_help_too():
-    fd = memfd._by_libc("synk-test", memfd._CLOEXEC)
+    fd = descriptors._memfd_by_libc("synk-test", descriptors._CLOEXEC)
     try:
         assert os.readlink(f"/proc/self/fd/{fd}").startswith("/memfd:synk-test")
         assert not os.get_inheritable(fd)
     finally:
         os.close(fd)
     with pytest.raises(OSError, match="memfd_create: Invalid argument"):
-        memfd._by_libc("synk-test", -1)
+        descriptors._memfd_by_libc("synk-test", -1)
 
 
 def test_a_kernel_that_does_not_know_the_newest_flag_is_fine(monkeypatch):
-    create, asked = memfd._memfd_create, []
+    create, asked = descriptors._memfd_create, []
 
     def older(name, flags):
         asked.append(flags)
-        if flags & ~memfd._CLOEXEC:
+        if flags & ~descriptors._CLOEXEC:
             raise OSError(errno.EINVAL, "Invalid argument")
         return create(name, flags)
 
-    monkeypatch.setattr(memfd, "_memfd_create", older)
+    monkeypatch.setattr(descriptors, "_memfd_create", older)
     assert Segment(100).nbytes == mmap.PAGESIZE
     assert len(asked) == 2
 
 
 def test_small_segments_do_not_pay_for_the_look(monkeypatch):
-    monkeypatch.setattr(limits, "tightest", lambda: limits.Limit(None, 1 << 30, 100))
+    monkeypatch.setattr(
+        limits, "tightest", lambda: limits.MemoryLimit(None, 1 << 30, 100)
+    )
     small = Segment(LOOK_FROM - mmap.PAGESIZE)
     with pytest.raises(SharedMemoryFull, match=r"100 bytes are free of the machine's"):
         small.grow(3 * LOOK_FROM)
@@ -140,7 +130,7 @@ def test_growing_without_address_space_gives_back_what_was_reserved(monkeypatch)
     def refused(*_):
         raise OSError(errno.ENOMEM, "Cannot allocate memory")
 
-    monkeypatch.setattr("synk.memory.huge.Mapping", refused)
+    monkeypatch.setattr("synk.memory.mapping.Mapping", refused)
     with pytest.raises(SharedMemoryFull, match="ulimit -v is"):
         segment.grow(1 << 24)
     monkeypatch.undo()
@@ -173,24 +163,20 @@ def records():
     return Records(3)
 
 
-def events_of(records: Records, rank: int) -> list:
-    return events(part_of(records._memory, rank))
-
-
 def test_the_last_events_are_kept_in_the_order_of_time(records):
     recorder = records.recorder(0)
-    assert events_of(records, 0) == []
+    assert records.events(0) == []
     before = time.monotonic_ns()
     for command in range(EVENTS + 10):
         recorder.begin(command, f"work {command % 3}")
-    kept = events_of(records, 0)
+    kept = records.events(0)
     assert [(event.command, event.name) for event in kept] == [
         (command, f"work {command % 3}") for command in range(10, EVENTS + 10)
     ]
     times = [event.time for event in kept]
     assert times == sorted(times)
     assert before < times[0] <= times[-1] < time.monotonic_ns()
-    assert events_of(records, 1) == events_of(records, 2) == []
+    assert records.events(1) == records.events(2) == []
 
 
 class Ranks:
@@ -214,13 +200,13 @@ class Ranks:
             recorder.phase[0] = phases.RUNNING
 
     def does(self) -> list[str]:
-        return list(map(str, doing(self.records._memory, 3)))
+        return list(map(str, self.records.doing()))
 
 
 def test_what_ranks_do_follows_from_the_events_of_all(records):
-    assert doing(records._memory, 3) == [None] * 3
+    assert records.doing() == [None] * 3
     records.recorder(0).begin(0, "")
-    assert records.doing(1) is None
+    assert records.doing()[1] is None
     ranks = Ranks(records)
     waits = "waiting for a command"
     assert ranks.does() == ["running the script", waits, waits]
@@ -247,7 +233,7 @@ def test_what_ranks_do_follows_from_the_events_of_all(records):
     assert ranks.does()[:2] == [f"{joins} function 'f'", waits]
     ranks.others[1].wait(1)
     assert ranks.does() == ["running the script", waits, waits]
-    back, _, last = doing(records._memory, 3)
+    back, _, last = records.doing()
     assert back.time == last.time
     ranks.wait(1)
     ranks.master.begin(2, "reduce")

@@ -21,13 +21,12 @@ import synk
 from synk.engines import described
 from synk.errors import Aborted
 from synk.garbage import without_collection
-from synk.memory import cgroups
+from synk.memory import limits
 from synk.report.conclusions import losses, time_alone
 from synk.report.facts import RankTimes
 from synk.times.compile_notice import is_shown
 from synk.times.timing import COMPUTE, ROWS, Times
 from synk.user_frames import is_users, made_in
-from synk.workers import oom
 from synk.workers.failure import Failure, as_one
 
 # -- errors of ranks -------------------------------------------------------------------
@@ -48,8 +47,8 @@ def test_a_group_is_in_the_order_of_time():
 @pytest.fixture
 def counters(tmp_path, monkeypatch):
     """Return a function that writes a file of counts, as the kernel would."""
-    monkeypatch.setattr(cgroups, "CGROUPS", tmp_path / "cgroup")
-    monkeypatch.setattr(cgroups, "PROC", tmp_path / "proc")
+    monkeypatch.setattr(limits, "CGROUPS", tmp_path / "cgroup")
+    monkeypatch.setattr(limits, "PROC", tmp_path / "proc")
 
     def write(path: str, text: str) -> None:
         place = tmp_path / path
@@ -71,7 +70,7 @@ def test_kills_of_our_own_control_group_are_told(path, text, counters):
     counters("proc/self/cgroup", "3:cpu:/\n2:memory:/jobs/a\n0::/jobs/a\n")
     counters("proc/vmstat", "oom_kill 5\n")
     counters(path, text.format(2))
-    kills = oom.Kills()
+    kills = limits.OomKills()
     counters("proc/vmstat", "oom_kill 6\n")  # somebody else's
     assert kills.any() is False
     counters(path, text.format(3))
@@ -79,9 +78,9 @@ def test_kills_of_our_own_control_group_are_told(path, text, counters):
 
 
 def test_the_machines_count_tells_only_that_there_was_none(counters):
-    assert oom.Kills().any() is None  # there are no counts
+    assert limits.OomKills().any() is None  # there are no counts
     counters("proc/vmstat", "pgfree 1\noom_kill 5\n")
-    kills = oom.Kills()
+    kills = limits.OomKills()
     assert kills.any() is False
     counters("proc/vmstat", "pgfree 1\noom_kill 6\n")
     assert kills.any() is None

@@ -7,8 +7,8 @@ import threading
 import pytest
 from random_alarms import alarms
 
+from synk.memory.loading import JobThread
 from synk.rules.centre import may_come
-from synk.threads.helper import Helper
 
 
 @pytest.mark.parametrize(("n", "most"), [(2, 1), (2, 3), (3, 2), (4, 5), (5, 4)])
@@ -43,7 +43,7 @@ def threads():
 
 
 def test_jobs_are_done_in_turn_in_one_thread_and_close_waits_for_the_last(monkeypatch):
-    helper, seen = Helper(NAME), []
+    helper, seen = JobThread(NAME), []
     assert not threads()
     for k in range(5):
         helper.begin(lambda k: seen.append(threading.get_ident()) or k * k, k)
@@ -59,11 +59,11 @@ def test_jobs_are_done_in_turn_in_one_thread_and_close_waits_for_the_last(monkey
     threading.Timer(0.05, goes_on.set).start()
     helper.close()
     assert seen[-1] == "end"
-    Helper(NAME).close()  # that has begun nothing
+    JobThread(NAME).close()  # that has begun nothing
     with monkeypatch.context() as patch:  # an interrupt right before it is started
         patch.setattr(threading.Thread, "start", lambda thread: 1 / 0)
         with pytest.raises(ZeroDivisionError):
-            (helper := Helper(NAME)).begin(list)
+            (helper := JobThread(NAME)).begin(list)
     helper.close()
     assert not threads()
 
@@ -84,7 +84,7 @@ def test_an_interrupt_at_any_point_leaves_no_lock_taken(is_for_one_job, monkeypa
 
     with alarms(monkeypatch) as interrupted:
         for _ in range(800):
-            helper = Helper(NAME, is_for_one_job)
+            helper = JobThread(NAME, is_for_one_job)
             stops += interrupted(400e-6, lambda: use(helper))  # noqa: B023
             helper.close()
             assert begun == ended

@@ -16,15 +16,13 @@ import numpy as np
 import pytest
 
 from synk.comm.locks import Locks, write
-from synk.comm.shm import SharedMemoryComm
-from synk.comm.sync import MET, WAIT, WAKE, meet, must_sleep
+from synk.comm.shm import MET, WAIT, WAKE, SharedMemoryComm, meet, must_sleep
 from synk.memory.segment import Segment
 from synk.workers import waiting
 from synk.workers.control import COMMAND, MESSAGE_ROOM, REPLY_ROOM, Control
-from synk.workers.limit import Limit
 from synk.workers.recorder import Unrecorded
-from synk.workers.semaphore import ROOM, Semaphore
-from synk.workers.semaphore import _sleeper as sleeper
+from synk.workers.waiting import ROOM, Limit, Semaphore
+from synk.workers.waiting import _sleeper as sleeper
 
 # -- waits
 

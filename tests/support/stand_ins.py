@@ -13,7 +13,7 @@ import pytest
 
 from synk import compiled
 from synk.commands import info
-from synk.memory import cuda, device_rows, dlpack, to_device
+from synk.memory import cuda, to_device
 from synk.programs.programs import Programs
 from synk.ranks import context
 
@@ -22,7 +22,7 @@ Patch = pytest.MonkeyPatch
 
 def obstacle_to_jax(monkeypatch: Patch, why: str | None) -> None:
     """Say why JAX cannot use GPUs, or that it can."""
-    monkeypatch.setattr("synk.workers.gpus.why_not_jax", lambda: why)
+    monkeypatch.setattr("synk.workers.devices.why_not_jax", lambda: why)
 
 
 def transport(monkeypatch: Patch, kind: type) -> None:
@@ -32,7 +32,7 @@ def transport(monkeypatch: Patch, kind: type) -> None:
 
 def arrays_of_streams(monkeypatch: Patch, opened: Callable[..., None]) -> None:
     """Have JAX's arrays opened for a stream by a function."""
-    monkeypatch.setattr(dlpack.Capsule, "__init__", opened)
+    monkeypatch.setattr(cuda.Capsule, "__init__", opened)
 
 
 def copier(monkeypatch: Patch, kind: type) -> None:
@@ -43,9 +43,9 @@ def copier(monkeypatch: Patch, kind: type) -> None:
 def small_copies(monkeypatch: Patch) -> None:
     """Have all rows copied, in runs of 100 bytes and pieces of 250."""
     monkeypatch.setattr(to_device, "WORTHWHILE", 1)
-    monkeypatch.setattr(device_rows, "LONG", 100)
-    monkeypatch.setattr(device_rows, "PIECE", 250)
-    monkeypatch.setattr(device_rows, "LEAST", 250)
+    monkeypatch.setattr(to_device, "LONG", 100)
+    monkeypatch.setattr(to_device, "PIECE", 250)
+    monkeypatch.setattr(to_device, "LEAST", 250)
 
 
 def imports_for_cuda(monkeypatch: Patch, import_module: Callable[[str], Any]) -> None:

@@ -14,9 +14,8 @@ import stand_ins
 import synk
 from synk.commands import info
 from synk.ranks.session import SESSION
-from synk.workers import gpus
-from synk.workers.devices import Device, Environment, cores_by_rank, plan
-from synk.workers.gpus import GPU
+from synk.workers import devices as machine
+from synk.workers.devices import GPU, Device, Environment, cores_by_rank, plan
 
 CORES = list(range(8))
 
@@ -33,8 +32,8 @@ def test_without_gpus_ranks_run_on_cores(monkeypatch):
         with pytest.raises(synk.StateError, match="no NVIDIA GPU was found"):
             plan(request, None, CORES)
     fake_nvml.install(monkeypatch, [None], works=False)  # without a driver
-    assert gpus.find_gpus() == []
-    assert gpus.driver() is None
+    assert machine.find_gpus() == []
+    assert machine.driver() is None
     assert plan("auto", 2, CORES) == [Device()] * 2
     fake_nvml.install(monkeypatch, [None])
     stand_ins.obstacle_to_jax(monkeypatch, "JAX is not installed")
@@ -108,7 +107,7 @@ def test_visible_gpus_are_cudas(monkeypatch, visible, expected):
     fake_nvml.install(monkeypatch, [None] * 3)
     if visible is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-    found = gpus.find_gpus()
+    found = machine.find_gpus()
     assert [gpu.uuid for gpu in found] == [f"GPU-{i:04d}-aaaa" for i in expected]
     assert [gpu.number for gpu in found] == list(range(len(expected)))
 
@@ -116,7 +115,7 @@ def test_visible_gpus_are_cudas(monkeypatch, visible, expected):
 def test_a_rank_has_cores_near_to_its_gpu(monkeypatch):
     monkeypatch.setattr(os, "cpu_count", lambda: 130)
     fake_nvml.install(monkeypatch, [range(4), range(4, 8), {7, 129}])
-    found = gpus.find_gpus()
+    found = machine.find_gpus()
     assert [gpu.cores for gpu in found] == [(0, 1, 2, 3), (4, 5, 6, 7), (7, 129)]
 
 

@@ -23,12 +23,11 @@ from test_gpu_jax_mode import (  # noqa: F401  the same, with rows on the device
 
 import synk
 from synk.engines import jax as jax_engine
-from synk.memory.device_rows import DeviceTaker
+from synk.memory.loading import RowLoader
 from synk.memory.partition import select
 from synk.memory.rows import arrived
 from synk.memory.segment import Segment
-from synk.memory.takers import Takers
-from synk.memory.to_device import ToDevice
+from synk.memory.to_device import DeviceTaker, ToDevice
 from synk.ranks.session import SESSION
 
 DTYPES = ("float32", "float64", "float16", "int8", "uint64", "bool", "complex64")
@@ -124,7 +123,7 @@ def test_rows_are_copied_in_few_pieces_to_memory_that_is_used_again():
     assert len(set(places)) == 1
     taken(taker, wide, slice(0, 12))
     # A run has the rows of two calls on the device: those of the next are elsewhere.
-    takers = Takers(1, 0)
+    takers = RowLoader(1, 0)
     takers.use(ToDevice(LateCopier))
     last = taken(takers.rows[0][0], wide, slice(0, 5))
     for k in range(1, 8):

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from synk.workers import gpus
+from synk.workers import devices
 
 
 def pytest_collection_modifyitems(items):
     """Mark what is here, and skip it where there is no GPU."""
-    why_not = gpus.why_not_jax()
-    if why_not is None and not gpus.find_gpus():
+    why_not = devices.why_not_jax()
+    if why_not is None and not devices.find_gpus():
         why_not = "no NVIDIA GPU was found"
     for item in items:
         if "gpu" in item.path.parts[-2]:

@@ -87,8 +87,8 @@ def rows() -> Iterator[Row]:
     import numpy as np
 
     import synk
-    from synk.memory.device_rows import DeviceTaker
     from synk.memory.partition import select
+    from synk.memory.to_device import DeviceTaker
     from synk.ranks.session import SESSION
     from tests.bench.beside import interleave
 

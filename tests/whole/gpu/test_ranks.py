@@ -30,7 +30,7 @@ import synk
 from synk.comm.nccl import NcclTransport
 from synk.compat import BSP
 from synk.ranks.session import SESSION
-from synk.workers.gpus import find_gpus
+from synk.workers.devices import find_gpus
 
 OPS = {"sum": np.sum, "prod": np.prod, "min": np.min, "max": np.max}
 DTYPES = (
