@@ -156,7 +156,7 @@ class RankShare(Share):
         self._has_node_rows = self._is_first = True
         reducer: Reducer = context.flat_buffers
         if programs.engine.ON_DEVICE:
-            programs.takers.use(context.to_device)
+            programs.loader.use(context.to_device)
             reducer = context.device_buffers or reducer
         if of_node and context.comm is not context.local:
             reducer, rows = context.buffers_of_node, rows_of_node(context, rows)
@@ -186,7 +186,7 @@ class RankShare(Share):
             task.selections, task.padded_size = programs.padded(selections)
         if constants:
             located = list(map(context.array, constants))
-            task.constants = programs.takers.broadcast(located)
+            task.constants = programs.loader.broadcast(located)
         self._rows = self.by_rank[context.rank]
         others = any(self.by_rank) or not self._has_node_rows
         self.is_idle = not self._rows and others
@@ -253,7 +253,7 @@ class RankShare(Share):
         for source, selection in zip(task.sources, task.selections, strict=True):
             if not isinstance(selection, slice) or not source[selection].flags.carray:
                 return None
-        return self._programs.takers.take(task.sources, task.selections)
+        return self._programs.loader.take(task.sources, task.selections)
 
     def give(
         self, sources: list[np.ndarray], constants: list[np.ndarray] | None
@@ -263,7 +263,7 @@ class RankShare(Share):
             self.task.sources[: len(sources)] = sources
         if constants:
             if self._is_first:
-                constants = self._programs.takers.broadcast(constants)
+                constants = self._programs.loader.broadcast(constants)
             self.task.constants = constants
 
     def compute(self) -> list[np.ndarray] | None:
@@ -282,7 +282,7 @@ class RankShare(Share):
             try:
                 outputs = running.run(self.task)
             except BaseException:
-                programs.takers.renew()  # JAX may be computing still
+                programs.loader.renew()  # JAX may be computing still
                 raise
         elif self._has_node_rows and programs.takes_part(self.task.subset):
             running.idle(self.task)

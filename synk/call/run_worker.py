@@ -119,8 +119,8 @@ def worker_run(
     programs = context.registry.functions[number]
     worker_states(programs.streams(kind), states)
     if programs.engine.ON_DEVICE:
-        programs.takers.use(context.to_device)
-    constants = programs.takers.broadcast(list(map(context.array, constants)))
+        programs.loader.use(context.to_device)
+    constants = programs.loader.broadcast(list(map(context.array, constants)))
     worker = None if workers is None else context.workers[workers]
     of_node = worker is not None and worker.is_node
 
@@ -139,7 +139,7 @@ def worker_run(
             stack.enter_context(worker.running())
         through: Iterable[tuple[RankShare, list | None]]
         if _takes_ahead(context, programs, num_slices):
-            ahead = stack.enter_context(Prefetcher(programs.takers.rows))
+            ahead = stack.enter_context(Prefetcher(programs.loader.rows))
             through = ahead.through(map(share_of, calls))
         else:
             through = ((share_of(call), None) for call in calls)
@@ -164,7 +164,7 @@ def _takes_ahead(context: RankContext, programs: Programs, num_slices: int) -> b
 
     It needs a core, or a GPU that copies them, and rows that are there already.
     """
-    has_help = context.place.threads > 1 or programs.takers.are_on_device
+    has_help = context.place.threads > 1 or programs.loader.are_on_device
     return has_help and num_slices == 1 and not programs.spec.sliceable
 
 

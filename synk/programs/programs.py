@@ -128,7 +128,7 @@ class Programs:
             self.padding = Padding(spec)
         self.is_padded = self.padding is not None and self.padding.reason is None
         self.shapes_met = ShapesMet()
-        self.takers = RowLoader(len(spec.row_inputs), len(spec.bcast_inputs))
+        self.loader = RowLoader(len(spec.row_inputs), len(spec.bcast_inputs))
 
     def streams(self, kind: CallKind) -> list[CommonStream]:
         """Return the random streams that all ranks have alike in a kind of call."""

@@ -38,7 +38,7 @@ def run(task: Task) -> list[Any]:
     call, programs, times = RankCall(task, task.kind), task.programs, task.times
     call.padded_size = task.padded_size
     if task.sources:
-        call.rows = task.taken or programs.takers.take(task.sources, task.selections)
+        call.rows = task.taken or programs.loader.take(task.sources, task.selections)
         times.spent(ROWS)
     kept = programs.kept(task.kind, task.subset)
     block = _block(task, call, kept)
@@ -124,7 +124,7 @@ class SlicedCall(RankCall):
         self._forwarded: list[dict] = [{} for _ in present]  # by slice
         self._totals: dict[tuple[str, Variable], Any] = {}
         for level, stage in enumerate(self.cut.stages):
-            self.rows = self.programs.takers.take(sources, self._pieces[0])
+            self.rows = self.programs.loader.take(sources, self._pieces[0])
             self.times.spent(ROWS)
             if stage.common:
                 self.run_part(stage.common)
@@ -147,7 +147,7 @@ class SlicedCall(RankCall):
                 take_streams(i)
                 self._before = before
                 piece, self.padded_size = self.programs.padded(piece)
-                self.rows = self.programs.takers.take(sources, piece)
+                self.rows = self.programs.loader.take(sources, piece)
                 self.times.spent(ROWS)
                 self.values = {**common, **forwarded}
                 results = self.outputs_of(stage.rows, bool(self.padded_size))

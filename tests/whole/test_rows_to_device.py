@@ -123,11 +123,11 @@ def test_rows_are_copied_in_few_pieces_to_memory_that_is_used_again():
     assert len(set(places)) == 1
     taken(taker, wide, slice(0, 12))
     # A run has the rows of two calls on the device: those of the next are elsewhere.
-    takers = RowLoader(1, 0)
-    takers.use(ToDevice(LateCopier))
-    last = taken(takers.rows[0][0], wide, slice(0, 5))
+    loader = RowLoader(1, 0)
+    loader.use(ToDevice(LateCopier))
+    last = taken(loader.rows[0][0], wide, slice(0, 5))
     for k in range(1, 8):
-        rows = taken(takers.rows[k % 2][0], wide, slice(5 * k, 5 * k + 5))
+        rows = taken(loader.rows[k % 2][0], wide, slice(5 * k, 5 * k + 5))
         np.testing.assert_array_equal(last, wide[5 * k - 5 : 5 * k])
         last = rows
 
@@ -358,7 +358,7 @@ def test_a_call_that_was_interrupted_keeps_the_rows_that_it_computes_with():
             programs = SESSION.context.registry.functions[
                 f._usual.plans.last.replicas.number
             ]
-            programs.takers.take([data.data], [np.arange(400 * (k + 1), 400 * (k + 2))])
+            programs.loader.take([data.data], [np.arange(400 * (k + 1), 400 * (k + 2))])
             f(data, batch=np.arange(400 * k, 400 * (k + 1)))
             assert (s.get_value() == k).all()
 
