@@ -22,7 +22,7 @@ import numpy as np
 
 from ..errors import StateError, SynkError
 from ..signals import undisturbed
-from ..times.timing import Event, Tracer
+from ..times.timing import TraceEvent, Tracer
 from .rounds import IDLE, NAMES, NBYTES, Header, Headers, Rounds
 
 Bytes: TypeAlias = "bytes | memoryview"
@@ -64,7 +64,7 @@ class Meter:
     def keep(self, what: str, start: float, **args: object) -> None:
         """Leave an event that ends now in the trace that is on."""
         if self.tracer is not None:
-            event = Event(f"nodes: {what}", "nodes", start, perf_counter(), args)
+            event = TraceEvent(f"nodes: {what}", "nodes", start, perf_counter(), args)
             self.tracer.keep(event)
 
 

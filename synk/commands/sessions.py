@@ -52,7 +52,7 @@ class Process(NamedTuple):
 
 
 @dataclass
-class Session:
+class FoundSession:
     """A session, or what is left of one.
 
     Attributes
@@ -88,13 +88,13 @@ class Session:
         return not is_it or master is None or master.state == "dead"
 
 
-def find_sessions() -> list[Session]:
+def find_sessions() -> list[FoundSession]:
     """Return all sessions of this user, by the process ids of their masters.
 
     Those of another PID namespace, as of a container, are left out: the numbers that
     their processes have there are others' here.
     """
-    found: dict[Key, Session | None] = {}
+    found: dict[Key, FoundSession | None] = {}
     held: dict[int, dict[Key, int]] = {}
     for pid in _own_processes():
         held[pid] = {}
@@ -135,7 +135,7 @@ def _segments_of(pid: int) -> list[str]:
     return paths
 
 
-def _read(path: str) -> Session | None:
+def _read(path: str) -> FoundSession | None:
     """Return the session whose records a segment has; None if it has none."""
     data = Path(path).read_bytes()
     owner = owner_of(data)
@@ -143,7 +143,7 @@ def _read(path: str) -> Session | None:
         return None
     reader, ranks = RecordsReader(data, owner.size), range(owner.size)
     pids = [owner.master, *map(reader.pid, ranks[1:])]
-    return Session(owner, pids, reader.doing(), list(map(reader.history, ranks)))
+    return FoundSession(owner, pids, reader.doing(), list(map(reader.history, ranks)))
 
 
 def process(pid: int) -> Process | None:
@@ -187,7 +187,7 @@ def ps(argv: Sequence[str]) -> int:
     return 0
 
 
-def _described(session: Session, events: int) -> str:
+def _described(session: FoundSession, events: int) -> str:
     master, zygote = session.owner.master, session.owner.zygote
     title = f"session of {master}: {command_of(master)}"
     if len(title) > WIDTH:

@@ -9,7 +9,7 @@ reduction before the density. So each row looks at its own parameters:
 2. What something else is made of, such as a component of a mixture, is minus infinity
    for all rows in PyMC, where one is bad. Bad rows of such make the sum NaN.
 
-Where the sum is NaN, and only there, `Part` asks for the density with whole conditions.
+Where the sum is NaN, and only there, the density is asked for with whole conditions.
 """
 
 from __future__ import annotations

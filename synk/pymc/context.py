@@ -31,7 +31,6 @@ from ..ranks.session import SESSION
 from ..report.words import count
 from ..user_frames import callers_level
 from .chains import Decision, decide, rows_if_tiny
-from .data import DRAWN
 from .density import Density, Plain
 from .in_graphs import LogpOfRanks, plain_of
 from .make import nothing_shared, serial_terms, values_of
@@ -52,6 +51,7 @@ from .names import (
 )
 from .nutpie import compiled
 from .sharing import LOST, words
+from .terms import DRAWN
 
 SHORT = 150e-6
 """Seconds: what a call of this length takes one core, ranks take no less time for."""

@@ -21,7 +21,7 @@ from ..ranks.groups import RankGroups
 from ..ranks.session import SESSION
 from .arranging import arranged
 from .names import check
-from .parts import How, Part, Point, SerialPart
+from .parts import DensitySettings, Point, SerialTerms, SharedTerms
 from .sharing import LOST, Limits, Sharing, words
 from .terms import Term, Terms
 from .words import hidden_in
@@ -74,7 +74,7 @@ class Density:
         That point, as a vector.
     others : dict of str to SharedVariable
         Free variables that the gradient is not by.
-    parts : list of Part
+    parts : list of SharedTerms
     refused : dict of str to str
         Terms that ranks do not share, and why.
     faults : dict of str to str
@@ -126,7 +126,9 @@ class Density:
                 shared = pytensor.shared(value, f"{var.name}_shared__", shape=ones)
                 self.others[str(var.name)] = stands[var] = shared
         name = f"logp_dlogp_{model.name or 'model'}"
-        how = How(self.point, stands, check(), model.check_bounds, mode, name)
+        how = DensitySettings(
+            self.point, stands, check(), model.check_bounds, mode, name
+        )
         limits = Limits(least, at_least, begins, raises)
         sharing = Sharing(terms.all, shapes, how, limits, self.start)
         if sharing.refused or sharing.exchanging:
@@ -139,12 +141,12 @@ class Density:
             for i, why in sharing.faults.items()
         }
         self._left = sorted(sharing.refused)
-        self._all: list[Part | SerialPart] = [*self.parts]
+        self._all: list[SharedTerms | SerialTerms] = [*self.parts]
         if self.parts and self._left:
-            self._all.append(SerialPart(sharing.dimensions, self._left, how))
+            self._all.append(SerialTerms(sharing.dimensions, self._left, how))
         for part in self._all:
             part.take(self._sources)
-            if begins and isinstance(part, SerialPart):
+            if begins and isinstance(part, SerialTerms):
                 part.add(self.start, self.start.copy())
 
     @property
@@ -275,7 +277,7 @@ class Density:
 def _arranged(
     sharing: Sharing,
     shapes: Mapping[Variable, Any],
-    how: How,
+    how: DensitySettings,
     limits: Limits,
     start: np.ndarray,
 ) -> Sharing:

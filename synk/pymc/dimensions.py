@@ -18,7 +18,7 @@ from ..compiler.domain import Refused
 from ..compiler.rules.base import TAKING
 from ..compiler.rules.index import entries_of_index
 from .axes import Axes, Axis
-from .data import Given, Sources, are_alike, is_view
+from .terms import Given, Sources, are_alike, is_view
 
 FEW = 3
 """Entries of a dimension that are no rows where there are others."""

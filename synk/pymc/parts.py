@@ -17,9 +17,9 @@ from ..errors import SplitError, SplitWarning
 from ..variables.data import Data, data
 from .axes import Axis
 from .checks import written_out
-from .data import Sources
 from .dimensions import Dimensions
 from .substitution import NoRows, NotByRows, RowInput, Substituted, Way, by_rows
+from .terms import Sources
 from .words import shown
 
 
@@ -54,7 +54,7 @@ class Point:
         return Point(shapes, self.dtype), np.concatenate([[], *entries]).astype(int)
 
 
-class How(NamedTuple):
+class DensitySettings(NamedTuple):
     """How the functions of a density are made.
 
     Attributes
@@ -79,7 +79,7 @@ class How(NamedTuple):
     name: str
 
 
-class Part:
+class SharedTerms:
     """Terms of a density by rows along one dimension, on all ranks.
 
     `exchanged` says for what ranks need rows of others. It is an error, NotByRows or
@@ -91,7 +91,7 @@ class Part:
         dimensions: Dimensions,
         dimension: Axis,
         terms: Sequence[int],
-        how: How,
+        how: DensitySettings,
         way: Way,
     ) -> None:
         point, others = how.point, how.others
@@ -217,10 +217,12 @@ class Part:
         return logp
 
 
-class SerialPart:
+class SerialTerms:
     """Terms of a density that the master computes by itself."""
 
-    def __init__(self, dimensions: Dimensions, terms: Sequence[int], how: How) -> None:
+    def __init__(
+        self, dimensions: Dimensions, terms: Sequence[int], how: DensitySettings
+    ) -> None:
         point = how.point
         vector = pt.vector("point", dtype=point.dtype, shape=(point.size,))
         whole = point.parts(vector)

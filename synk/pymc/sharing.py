@@ -16,7 +16,7 @@ from ..compiler.proof import why_refused
 from ..errors import RankTimeout, SplitError, StateError, WorkerDied
 from .axes import Axis
 from .dimensions import Dimension, Dimensions
-from .parts import How, Part
+from .parts import DensitySettings, SharedTerms
 from .substitution import NoRows, NotByRows, Way
 from .terms import Term
 from .words import without_present_lines
@@ -59,7 +59,7 @@ class Limits(NamedTuple):
 class Tried(NamedTuple):
     """What came of terms: a part, or why there is none."""
 
-    part: Part | None
+    part: SharedTerms | None
     error: Exception | None
 
 
@@ -71,14 +71,14 @@ class Sharing:
     terms : sequence of Term
     shapes : mapping of Variable to tuple of int
         Of what the density is of.
-    how : How
+    how : DensitySettings
     limits : Limits
     start : numpy.ndarray
         A point.
 
     Attributes
     ----------
-    parts : list of Part
+    parts : list of SharedTerms
     most_rows : int or None
         The length of the dimension that the terms have most to do with.
     is_small : bool
@@ -95,7 +95,7 @@ class Sharing:
         self,
         terms: Sequence[Term],
         shapes: Mapping[Variable, tuple[int, ...]],
-        how: How,
+        how: DensitySettings,
         limits: Limits,
         start: np.ndarray,
     ) -> None:
@@ -107,7 +107,7 @@ class Sharing:
         found = self.dimensions.of_terms()
         self.most_rows = found[0].length if found else None
         self.is_small = bool(found) and found[0].work < limits.at_least
-        self.parts: list[Part] = []
+        self.parts: list[SharedTerms] = []
         if not self.is_small:
             self._share(found)
 
@@ -129,7 +129,7 @@ class Sharing:
 
     def _part(
         self, dimension: Axis, terms: Sequence[int], others: Sequence[int]
-    ) -> Part | None:
+    ) -> SharedTerms | None:
         """Return a part of what can be shared along a dimension.
 
         `terms` have most to do with it; `others` are of no dimension, and are to be
@@ -142,7 +142,7 @@ class Sharing:
             return tried.part
         errors = dict.fromkeys(order, tried.error)
         kept: list[int] = []
-        part: Part | None = None
+        part: SharedTerms | None = None
         if len(order) + len(others) > 1:
             part, kept, errors = self._one_by_one(dimension, [*order, *others])
         self._note([i for i in order if i not in kept], errors)
@@ -152,12 +152,12 @@ class Sharing:
 
     def _one_by_one(
         self, dimension: Axis, order: Sequence[int]
-    ) -> tuple[Part | None, list[int], dict[int, Exception | None]]:
+    ) -> tuple[SharedTerms | None, list[int], dict[int, Exception | None]]:
         """Return a part of the terms that can be shared together, and these.
 
         Those without rows of their own are tried again when there are others.
         """
-        part: Part | None = None
+        part: SharedTerms | None = None
         kept: list[int] = []
         errors: dict[int, Exception | None] = {}
         left, has_grown = list(order), True
@@ -179,7 +179,9 @@ class Sharing:
         error: Exception | None = None
         for way in WAYS:
             try:
-                made = Part(self.dimensions, dimension, sorted(terms), self._how, way)
+                made = SharedTerms(
+                    self.dimensions, dimension, sorted(terms), self._how, way
+                )
                 if self._limits.begins:
                     made.take(self.dimensions.sources)
                     made.add(self._start, self._start.copy())

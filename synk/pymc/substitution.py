@@ -23,9 +23,9 @@ from pytensor.tensor.shape import Reshape, SpecifyShape
 from pytensor.tensor.type import DenseTensorType, TensorType
 
 from .axes import Axis
-from .data import are_alike
 from .dimensions import Dimensions
 from .rebuilding import remade
+from .terms import are_alike
 from .words import shown
 
 

@@ -32,7 +32,7 @@ _LETTERS = 84
 """Of a line of text beside boxes, at the most."""
 
 
-class Block(NamedTuple):
+class DrawnStep(NamedTuple):
     """A part of a drawing: what it is, a title, and what it says below.
 
     ``rows``: every rank computes on rows of its own. ``common``: every rank computes
@@ -67,11 +67,11 @@ def _lanes(facts: Facts) -> int:
     return min(8, max(2, facts.ranks or 2))
 
 
-def _blocks(facts: Facts) -> Iterator[Block]:
+def _blocks(facts: Facts) -> Iterator[DrawnStep]:
     """Return what happens in a call, from its begin to its end."""
     for level, stage in words.levels(facts.stages):
         if stage is None:
-            yield Block("rows", f"and {level} more stages with their meetings", [])
+            yield DrawnStep("rows", f"and {level} more stages with their meetings", [])
         else:
             yield from _of_stage(level, stage)
     after = [
@@ -80,10 +80,10 @@ def _blocks(facts: Facts) -> Iterator[Block]:
         if output.combined == "combined after the call"
     ]
     if after:
-        yield Block("end", "after the call", after)
+        yield DrawnStep("end", "after the call", after)
 
 
-def _of_stage(level: int, stage: StageFacts) -> Iterator[Block]:
+def _of_stage(level: int, stage: StageFacts) -> Iterator[DrawnStep]:
     is_own = stage.computes == "on rows"
     on = "each rank on its own rows" if is_own else "every rank the same"
     texts = list(first(stage.lines, _MOST, " lines"))
@@ -95,13 +95,17 @@ def _of_stage(level: int, stage: StageFacts) -> Iterator[Block]:
         texts.append(f"gives the new {values} of {some(stage.updates)}")
     if stage.computes != "nothing" or texts:
         kind: Any = "rows" if is_own else "common"
-        yield Block(kind, f"stage {level}, {on}", texts)
+        yield DrawnStep(kind, f"stage {level}, {on}", texts)
     if stage.bytes:
         is_gather = all(value.op in ("gather", "read") for value in stage.reduces)
         what = "gather" if is_gather else "all-reduce"
-        yield Block("meeting", f"{what} {words.sizes(stage)}", words.reductions(stage))
+        yield DrawnStep(
+            "meeting", f"{what} {words.sizes(stage)}", words.reductions(stage)
+        )
     elif stage.reduces:
-        yield Block("common", "no meeting: inputs are read", words.reductions(stage))
+        yield DrawnStep(
+            "common", "no meeting: inputs are read", words.reductions(stage)
+        )
 
 
 # -- with signs
@@ -118,7 +122,7 @@ def as_text(facts: Facts) -> str:
     return "\n".join(lines)
 
 
-def _in_signs(block: Block, lanes: int) -> Iterator[str]:
+def _in_signs(block: DrawnStep, lanes: int) -> Iterator[str]:
     sign, rest = "o" if block.kind == "rows" else "*", " ".join("|" * lanes)
     left = " ".join(sign * lanes)
     if block.kind == "meeting":

@@ -155,13 +155,13 @@ def _updates(
     ]
 
 
-def _padding(spec: FunctionSpec, programs: Programs) -> facts.Padding | None:
+def _padding(spec: FunctionSpec, programs: Programs) -> facts.PaddingFacts | None:
     if not spec.pad:
         return None
     reason: str | None = "this mode compiles once for all shapes"
     if programs.padding is not None:
         reason = programs.padding.reason
-    return facts.Padding(programs.is_padded, reason)
+    return facts.PaddingFacts(programs.is_padded, reason)
 
 
 # -- the calls

@@ -169,7 +169,7 @@ class Update:
 
 
 @dataclass(frozen=True)
-class Padding:
+class PaddingFacts:
     """Whether calls are padded, or else why not."""
 
     padded: bool
@@ -177,7 +177,7 @@ class Padding:
 
 
 @dataclass(frozen=True)
-class RowDraw:
+class DrawFacts:
     """Random numbers for rows, which are those of the serial run.
 
     Ranks draw for their "own rows", where what is drawn for others' is skipped, or JAX
@@ -388,7 +388,7 @@ class Facts:
     own_statistics: list[Origin]
     updates: list[Update]
     precision: str | None
-    padding: Padding | None
+    padding: PaddingFacts | None
     shapes_compiled: int | None
     calls: Calls | None
     serial: Serial | None
@@ -403,7 +403,7 @@ class Facts:
     in_blocks: InBlocks | None = None
     bytes_kept: int = 0
     """Of terms of the data alone, on rank 0."""
-    draws: list[RowDraw] = field(default_factory=list)
+    draws: list[DrawFacts] = field(default_factory=list)
     exchanges: Exchanges | None = None
     nodes: list[NodeFacts] = field(default_factory=list)
     """Of several; of one machine there are none."""

@@ -14,7 +14,7 @@ from html import escape
 from typing import Any, NamedTuple
 
 from .facts import Facts, RankTimes
-from .words import Entry, describe, head, milliseconds, node_name, number
+from .words import Sentence, describe, head, milliseconds, node_name, number
 
 WIDTH = 100
 """Columns of text, at most."""
@@ -119,7 +119,7 @@ def as_text(facts: Facts) -> str:
     return "\n".join(lines)
 
 
-def _wrapped(entry: Entry) -> list[str]:
+def _wrapped(entry: Sentence) -> list[str]:
     return textwrap.wrap(
         entry.text,
         WIDTH,

@@ -176,13 +176,13 @@ def repeated_facts(
     )
 
 
-def draw_facts(spec: FunctionSpec, programs: Programs) -> list[facts.RowDraw]:
+def draw_facts(spec: FunctionSpec, programs: Programs) -> list[facts.DrawFacts]:
     """Return what is known of random numbers for rows."""
     found = []
     for node, skips, _ in spec.row_draws:
         by_place = programs.engine.NEEDS_SIZES and is_by_place(node)
         of = "own rows" if skips or by_place else "all rows"
-        found.append(facts.RowDraw(node.op.name, made_in(node.outputs[1]), of))  # type: ignore[attr-defined]
+        found.append(facts.DrawFacts(node.op.name, made_in(node.outputs[1]), of))  # type: ignore[attr-defined]
     return list(dict.fromkeys(found))
 
 

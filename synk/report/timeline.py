@@ -28,12 +28,12 @@ from ..ranks.context import RankContext
 from ..ranks.forking import nodes as synk_nodes
 from ..ranks.pool import Pool
 from ..ranks.session import SESSION
-from ..times.timing import Event, Tracer
+from ..times.timing import TraceEvent, Tracer
 from ..variables.checkpoint_files import replacing
 
 
-class Kept(NamedTuple):
-    """What a rank has kept of a trace: `Event`s as tuples, and how many it dropped.
+class TraceOfRank(NamedTuple):
+    """What a rank has kept of a trace: events as tuples, and how many it dropped.
 
     `between` is, in the master of one of several nodes, the same two of what it did
     between them; `clocks`, on rank 0, how the nodes' clocks compared in the end.
@@ -67,7 +67,7 @@ class Traced(NamedTuple):
     There are `clocks` of several nodes, if they are known.
     """
 
-    kept: list[Kept]
+    kept: list[TraceOfRank]
     nodes: list[Node]
     clocks: list[Clock]
     began: float
@@ -171,12 +171,12 @@ def worker_start_trace(context: RankContext, limit: int) -> list[Sample]:
     return clocks
 
 
-def worker_stop_trace(context: RankContext) -> Kept:
+def worker_stop_trace(context: RankContext) -> TraceOfRank:
     """Keep events no longer; return those that were."""
     tracer, of_node = _stop(context)
     own = ([], 0) if tracer is None else _told(tracer)
     between_nodes = None if of_node is None else _told(of_node)
-    return Kept(*own, between_nodes, _compare_clocks(context))
+    return TraceOfRank(*own, between_nodes, _compare_clocks(context))
 
 
 def _stop(context: RankContext) -> tuple[Tracer | None, Tracer | None]:
@@ -204,7 +204,7 @@ def _meter(context: RankContext) -> Meter | None:
     return None if context.comm is context.local else context.comm.meter
 
 
-def _collect(tracer: Tracer, pool: Pool) -> tuple[list[Kept], str | None]:
+def _collect(tracer: Tracer, pool: Pool) -> tuple[list[TraceOfRank], str | None]:
     """Return the events of all ranks, or of rank 0 and what is in the way."""
     try:
         if SESSION.is_of(lambda: pool) or SESSION.state != "running":
@@ -212,7 +212,7 @@ def _collect(tracer: Tracer, pool: Pool) -> tuple[list[Kept], str | None]:
         trouble = "synk was forked anew within the block"
     except SynkError as error:
         trouble = str(error)
-    return [Kept(*_told(tracer))], trouble
+    return [TraceOfRank(*_told(tracer))], trouble
 
 
 # -- the file
@@ -223,7 +223,7 @@ def _document(traced: Traced) -> dict[str, Any]:
     rows = list(_rows(traced))
     events = list(_names(traced.nodes, rows))
     for row in rows:
-        found = [Event(*event) for event in row.events]
+        found = [TraceEvent(*event) for event in row.events]
         # What encloses others first, as the format wants events of one start.
         found.sort(key=lambda event: (event.start, -event.end))
         events += [_complete(event, row, traced.began) for event in found]
@@ -296,7 +296,7 @@ def _name(what: str, process: int, thread: int, **args: Any) -> dict[str, Any]:
     return {"ph": "M", "name": what, "pid": process, "tid": thread, "args": args}
 
 
-def _complete(event: Event, row: Row, began: float) -> dict[str, Any]:
+def _complete(event: TraceEvent, row: Row, began: float) -> dict[str, Any]:
     times = row.clock(event.start), row.clock(event.end)
     # In whole nanoseconds, so that what lies within an event does so after rounding.
     start, end = (round((time - began) * 1e9) for time in times)

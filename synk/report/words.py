@@ -9,6 +9,7 @@ from typing import NamedTuple
 from .facts import (
     Bits,
     Calls,
+    DrawFacts,
     Exchanges,
     Facts,
     Held,
@@ -18,7 +19,6 @@ from .facts import (
     PlanTimes,
     Reduced,
     Repeated,
-    RowDraw,
     StageFacts,
 )
 
@@ -32,7 +32,7 @@ _FIRST, _LAST = 12, 4
 """Stages that are shown where there are more."""
 
 
-class Entry(NamedTuple):
+class Sentence(NamedTuple):
     """What a text is about, and the text."""
 
     label: str
@@ -46,17 +46,17 @@ class Description:
     Attributes
     ----------
     title : str
-    calls : list of Entry
+    calls : list of Sentence
         What a call does, and how many there were.
-    times : list of Entry
+    times : list of Sentence
         What is known of times beside the ranks' phases, which are bars; see `shown`.
     verdict : str or None
         The last sentence, if there is one.
     """
 
     title: str
-    calls: list[Entry]
-    times: list[Entry]
+    calls: list[Sentence]
+    times: list[Sentence]
     verdict: str | None
 
 
@@ -64,7 +64,7 @@ def describe(facts: Facts) -> Description:
     """Return what is said of a function."""
     return Description(
         head(facts),
-        [*_plan(facts), Entry("calls", _calls(facts.calls))],
+        [*_plan(facts), Sentence("calls", _calls(facts.calls))],
         list(_times(facts)),
         f"{facts.verdict}." if facts.verdict else None,
     )
@@ -78,61 +78,61 @@ def head(facts: Facts) -> str:
     return f"{short(facts.name)}: {where}"
 
 
-def _plan(facts: Facts) -> Iterator[Entry]:
+def _plan(facts: Facts) -> Iterator[Sentence]:
     """Say what a call is going to do."""
     for role, variables in vars(facts.inputs).items():
         if variables:
             texts = [f"{short(var.name)} {var.type}" for var in variables]
-            yield Entry(role, ", ".join(texts))
+            yield Sentence(role, ", ".join(texts))
     yield from map(_output, facts.outputs)
     for level, stage in levels(facts.stages):
         if stage is None:
-            yield Entry("", f"and {level} more stages with their reductions")
+            yield Sentence("", f"and {level} more stages with their reductions")
         else:
             reduces = f"; all-reduces {sizes(stage)}" if stage.bytes else ""
             texts = [f"computes {stage.computes}{reduces}", *reductions(stage)]
             yield from _listed(f"stage {level}", texts)
     if facts.repeated is not None:
-        yield Entry("repeated", _repeated(facts.repeated))
+        yield Sentence("repeated", _repeated(facts.repeated))
     for draw in facts.draws[:_MOST]:
-        yield Entry("draws", _drawn(draw))
+        yield Sentence("draws", _drawn(draw))
     if facts.own_statistics:
         texts = [f"{short(one.name)}{_at(one.made)}" for one in facts.own_statistics]
-        yield Entry("local", f"{', '.join(first(texts))}: of each rank's own rows")
+        yield Sentence("local", f"{', '.join(first(texts))}: of each rank's own rows")
     if facts.updates:
         texts = [
             short(update.name) + (" (own rows)" if update.from_own_rows else "")
             for update in facts.updates
         ]
-        yield Entry("updates", ", ".join(texts))
+        yield Sentence("updates", ", ".join(texts))
     yield from _listed("variables", map(_held, facts.variables))
     if facts.plan:
-        yield Entry("plan", facts.plan)
+        yield Sentence("plan", facts.plan)
     yield from _listed("bits", _bits(facts))
     yield from _listed("measured", map(_plan_times, facts.plans))
     if facts.precision is not None:
-        yield Entry("products", f"of float32 in {facts.precision}")
+        yield Sentence("products", f"of float32 in {facts.precision}")
     if facts.padding is not None:
         padded = "calls of fewer rows, for code that was compiled for more"
         is_padded = facts.padding.padded
-        yield Entry("padded", padded if is_padded else f"no: {facts.padding.reason}")
+        yield Sentence("padded", padded if is_padded else f"no: {facts.padding.reason}")
     if (part := facts.in_blocks) is not None:
         by = "in a compiled loop" if part.is_compiled else "from Python"
-        yield Entry("blocks", f"{part.blocks:,} on rank 0, {by}")
+        yield Sentence("blocks", f"{part.blocks:,} on rank 0, {by}")
     if facts.bytes_kept:
         size = f"{facts.bytes_kept:,} bytes on rank 0"
-        yield Entry("kept", f"terms of the data alone, {size}")
+        yield Sentence("kept", f"terms of the data alone, {size}")
     if (shapes := facts.shapes_compiled) is not None:
         text = f"by JAX, on rank 0 for {count(shapes, 'shape')} of arguments"
-        yield Entry("compiled", text)
+        yield Sentence("compiled", text)
 
 
-def _times(facts: Facts) -> Iterator[Entry]:
+def _times(facts: Facts) -> Iterator[Sentence]:
     """Say what is known of times beside the ranks' phases."""
     yield from _listed("exchanged", _between_nodes(facts.nodes))
     calls, speed_up, serial = facts.calls, facts.speed_up, facts.serial
     if calls is not None and calls.ranks and not calls.all_ranks_known:
-        yield Entry("", "the other ranks' times ended with their session")
+        yield Sentence("", "the other ranks' times ended with their session")
     if facts.exchanges is not None:
         yield from _listed("exchanges", _exchanges(facts.exchanges))
     texts = []
@@ -141,16 +141,16 @@ def _times(facts: Facts) -> Iterator[Entry]:
     if speed_up.measured is not None:
         texts.append(f"{speed_up.measured:.2f} measured")
     if texts:
-        yield Entry("speed-up", ", ".join(texts))
+        yield Sentence("speed-up", ", ".join(texts))
     if serial is not None:
         took, cores = milliseconds(serial.milliseconds), count(serial.cores, "core")
-        yield Entry("serial run", f"{took} for {serial.rows:,} rows on {cores}")
+        yield Sentence("serial run", f"{took} for {serial.rows:,} rows on {cores}")
 
 
-def _listed(label: str, texts: Iterator[str] | Sequence[str]) -> Iterator[Entry]:
+def _listed(label: str, texts: Iterator[str] | Sequence[str]) -> Iterator[Sentence]:
     """Yield texts below one label."""
     for i, text in enumerate(texts):
-        yield Entry("" if i else label, text)
+        yield Sentence("" if i else label, text)
 
 
 # -- sentences
@@ -183,7 +183,7 @@ def plan_table(title: str, plans: list[PlanTimes]) -> str:
     return "\n  ".join([title, *map(_plan_times, plans)])
 
 
-def _output(output: Output) -> Entry:
+def _output(output: Output) -> Sentence:
     # The name is as messages have it: "output 0 (loss)".
     words = output.name.split(" ", 2)
     label, name = " ".join(words[:2]), words[2][1:-1]
@@ -198,7 +198,7 @@ def _output(output: Output) -> Entry:
     by = ", as named" if output.named else ""
     fits = "" if output.agrees or output.reason else " (another op is shown)"
     text = f"{short(name)}{where}: {op}{by}; {shown}{fits}; {output.combined}"
-    return Entry(label, text)
+    return Sentence(label, text)
 
 
 def _reduced(value: Reduced) -> str:
@@ -225,7 +225,7 @@ def _repeated(found: Repeated) -> str:
     return f"{text}; in up to {milliseconds(found.milliseconds)} of a call"
 
 
-def _drawn(draw: RowDraw) -> str:
+def _drawn(draw: DrawFacts) -> str:
     which = {
         "own rows": "each rank draws those of its rows",
         "all rows": "every rank draws those of all rows, and keeps its own",

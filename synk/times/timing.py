@@ -29,7 +29,7 @@ _QUIET = ("worker_call", "worker_run", "worker_stop_trace")
 """Commands that have events of their own, or are not the user's."""
 
 
-class Event(NamedTuple):
+class TraceEvent(NamedTuple):
     """Something that took time on a rank; times in seconds."""
 
     name: str
@@ -43,11 +43,11 @@ class Tracer:
     """The events of one rank, up to a limit; what comes later is counted only."""
 
     def __init__(self, limit: int) -> None:
-        self.events: list[Event] = []
+        self.events: list[TraceEvent] = []
         self.dropped = 0
         self._limit = limit
 
-    def keep(self, event: Event) -> None:
+    def keep(self, event: TraceEvent) -> None:
         """Take an event, if there is room."""
         if len(self.events) < self._limit:
             self.events.append(event)
@@ -62,7 +62,7 @@ class Tracer:
         finally:
             if work.__name__ not in _QUIET:
                 name = work.__name__.removeprefix("worker_").replace("_", " ")
-                self.keep(Event(name, "command", start, perf_counter(), {}))
+                self.keep(TraceEvent(name, "command", start, perf_counter(), {}))
 
 
 class Timed(NamedTuple):
@@ -219,7 +219,7 @@ class Times:
                 args["stage"] = detail
         elif detail is not None:
             args["bytes"] = detail
-        self.tracer.keep(Event(name, "call", start, end, args))
+        self.tracer.keep(TraceEvent(name, "call", start, end, args))
 
     def returned(
         self,
@@ -327,4 +327,4 @@ class ExchangeTimes:
     def _trace(self, name: str, start: float, end: float, **args: Any) -> None:
         assert self.tracer is not None
         args = {"function": self.label, **args}
-        self.tracer.keep(Event(name, "exchange", start, end, args))
+        self.tracer.keep(TraceEvent(name, "exchange", start, end, args))
