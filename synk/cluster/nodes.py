@@ -16,24 +16,13 @@ from typing import Any, NamedTuple
 
 from ..errors import Aborted, Expired, StateError, SynkError
 from ..workers.affinity import allowed_cores
+from . import rounds
 from .cache import NodeCache
 from .inbox import Inbox, free_memory, to_keep
 from .launcher import Launched, Node, take_cores
 from .link import Bytes, Link, Look, nothing
 from .message import Here, Message, Outgoing, loads, plain
-from .rounds import (
-    COMMAND,
-    IDLE,
-    INLINE,
-    JOIN,
-    MEET,
-    Header,
-    Headers,
-    Stopped,
-    joining,
-    meeting,
-    one_round,
-)
+from .rounds import COMMAND, IDLE, INLINE, JOIN, MEET, Header, Headers
 
 
 class Cluster:
@@ -158,7 +147,7 @@ class Cluster:
             self._number = number
 
         own = Header.of(COMMAND, self._number, message, outgoing.launch)
-        self.link.go(one_round(own), nothing, then, is_short)
+        self.link.go(rounds.one_round(own), nothing, then, is_short)
 
     def await_command(self, inbox: Inbox) -> tuple[Message, int]:
         """On another node, wait for a command; return it and its launch's number.
@@ -177,7 +166,7 @@ class Cluster:
             found.append((message, headers[0].word))
             self._number += 1
 
-        self.link.go(one_round(Header(IDLE, self._number)), nothing, then)
+        self.link.go(rounds.one_round(Header(IDLE, self._number)), nothing, then)
         return found[0]
 
     def join(
@@ -206,7 +195,7 @@ class Cluster:
                 if not self.in_command:
                     break
                 own = Header.of(JOIN, self._number, reply, word)
-                self.link.go(joining(own), look_about, then, is_short=True)
+                self.link.go(rounds.joining(own), look_about, then, is_short=True)
             except BaseException as error:
                 if interrupt is not None or isinstance(error, Expired):
                     why = f"{error!r}: not all nodes have come, so the job ends"
@@ -250,8 +239,8 @@ class Cluster:
 
         own = Header.of(MEET, self._number, data, word)
         try:
-            return self.link.go(meeting(own), look_about, follow, is_short)
-        except Stopped:
+            return self.link.go(rounds.meeting(own), look_about, follow, is_short)
+        except rounds.Stopped:
             raise Aborted from None
 
     def exchange(self, look_about: Look, data: bytes) -> Sequence[Bytes]:

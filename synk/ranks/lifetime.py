@@ -81,8 +81,7 @@ class Lifetime:
         self._zygotes = ZygoteSource(self.be_rank, "synk.ranks.session")
         self._restarts_left = self._comebacks = 0
         self._pools = ThreadPools()
-        self._in_command = False
-        self._command_thread = 0
+        self._in_command: int = False  # the thread that runs one
         self._forking = threading.RLock()
         self._is_starting = self._close_is_due = False
         self.cluster: Any = None
@@ -443,7 +442,7 @@ class Lifetime:
 
     def is_inside(self) -> bool:
         """Tell whether this is code that rank 0 runs in a command, as an Op is."""
-        return self._in_command and self._command_thread == threading.get_ident()
+        return self._in_command == threading.get_ident()
 
     def watch(self, patience: float = 0) -> None:
         """Raise WorkerDied if a rank has died, and remember that.

@@ -103,8 +103,7 @@ class Session(Lifetime):
         pool, context = self.pool, self.context
         replies: list[Any] = []
         try:
-            self._command_thread = threading.get_ident()
-            self._in_command = True
+            self._in_command = threading.get_ident()
             # A rank may have died in the meantime. One that has replied just now has
             # not, or whoever waits for it finds out.
             if monotonic() > pool.replied + RECENTLY:
@@ -137,8 +136,7 @@ class Session(Lifetime):
         context.activity = ""
         if notices:
             context.forget(notices)
-        self._command_thread = threading.get_ident()
-        self._in_command = True
+        self._in_command = threading.get_ident()
         try:
             self.watch()
             return self.run_share(context, work, args, notices, args)

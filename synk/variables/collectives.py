@@ -26,22 +26,8 @@ from ..ranks.to_nodes import CODECS, Codec, Encoder
 from ..reduce_ops import ReduceOp, check_shapes
 from ..user_frames import entry
 from . import device_collectives as devices
-from .lists import (
-    Vars,
-    as_given,
-    changing,
-    check_reduction,
-    check_rows_to_scatter,
-    check_tensors,
-    check_values,
-    check_variables,
-    concatenate,
-    in_call,
-    list_values,
-    master_store,
-    stage_values,
-    store,
-)
+from . import lists
+from .lists import Vars
 from .one_rank import worker_get_values
 
 Weights: TypeAlias = dict[int, tuple[int, ...]]
@@ -69,20 +55,20 @@ def broadcast(vars: Vars, values: Any = None) -> None:
     TypeError, ValueError
         If a value does not fit its variable.
     """
-    variables = check_variables(vars)
+    variables = lists.check_variables(vars)
     if values is None:
         on_devices = [var for var in variables if devices.lie_on_devices([var])]
         if on_devices:
             numbers = master_replicate_variables(on_devices, are_read=False)
-            with changing(on_devices, _BROADCAST) as launch:
+            with lists.changing(on_devices, _BROADCAST) as launch:
                 devices.master_broadcast(launch.number, numbers, on_devices)
             variables = [var for var in variables if var not in on_devices]
             if not variables:
                 return
         given = checked = [host.get_value(var) for var in variables]
     else:
-        given, checked = check_values(values, vars, variables)
-    master_store(variables, _BROADCAST, given, checked)
+        given, checked = lists.check_values(values, vars, variables)
+    lists.master_store(variables, _BROADCAST, given, checked)
 
 
 _BROADCAST = Holding("replicated", "synk.broadcast")
@@ -108,13 +94,13 @@ def scatter(vars: Vars, values: Any, batch: Any = None) -> None:
     TypeError, ValueError, IndexError
         If a value does not fit its variable, lengths differ or the batch is wrong.
     """
-    variables = check_variables(vars)
-    given = list_values(values, vars, variables)
-    checked, selection, bounds = check_rows_to_scatter(variables, given, batch)
+    variables = lists.check_variables(vars)
+    given = lists.list_values(values, vars, variables)
+    checked, selection, bounds = lists.check_rows_to_scatter(variables, given, batch)
     numbers = master_replicate_variables(variables, are_read=False)
     rows = tuple(part_lengths(bounds))
-    staged = stage_values(given, checked)
-    with changing(variables, Holding("sharded", "synk.scatter", rows)) as launch:
+    staged = lists.stage_values(given, checked)
+    with lists.changing(variables, Holding("sharded", "synk.scatter", rows)) as launch:
         mine = launch.number, numbers, checked, selection, bounds
         theirs = launch.number, numbers, staged, selection, bounds
         SESSION.run(worker_scatter, *theirs, mine=mine)
@@ -133,7 +119,9 @@ def worker_scatter(
 ) -> None:
     """Copy this rank's part of the rows into its variables."""
     mine = part(selection, bounds[context.rank], bounds[context.rank + 1])
-    store(context, launch, numbers, [context.array(value)[mine] for value in values])
+    lists.store(
+        context, launch, numbers, [context.array(value)[mine] for value in values]
+    )
 
 
 def _encode_scatter(args: tuple, encoder: Encoder) -> tuple:
@@ -189,10 +177,10 @@ def gather(vars: Vars, nd_up: int = 1) -> Any:
     StateError
         If not forked.
     """
-    variables = check_variables(vars)
+    variables = lists.check_variables(vars)
     if nd_up not in (0, 1):
         raise ValueError(f"nd_up must be 0 or 1, got {nd_up!r}")
-    check_tensors(variables, rows=nd_up == 0)
+    lists.check_tensors(variables, rows=nd_up == 0)
     numbers = master_replicate_variables(variables)
     by_rank = SESSION.run(worker_get_values, numbers, None)
     results = []
@@ -202,8 +190,8 @@ def gather(vars: Vars, nd_up: int = 1) -> Any:
             check_shapes("stack", var, [a.shape for a in arrays], "; try nd_up=0")
             results.append(np.stack(arrays))
         else:
-            results.append(concatenate("gather", var, arrays))
-    return as_given(vars, results)
+            results.append(lists.concatenate("gather", var, arrays))
+    return lists.as_given(vars, results)
 
 
 @entry
@@ -230,17 +218,21 @@ def all_gather(vars: Vars) -> Any:
     ValueError
         If a variable has no dimensions.
     """
-    for var in check_variables(vars):
+    for var in lists.check_variables(vars):
         fixed = isinstance(var.type, DenseTensorType) and var.type.shape[:1] != (None,)
         if fixed and var.type.ndim and SESSION.size > 1:
             raise ValueError(f"{var} ({var.type}) has a fixed length: it cannot grow")
-    variables = check_variables(vars)
+    variables = lists.check_variables(vars)
     if devices.lie_on_devices(variables):
-        check_tensors(variables, rows=True)
+        lists.check_tensors(variables, rows=True)
         numbers = master_replicate_variables(variables)
-        with changing(variables, Holding("replicated", "synk.all_gather")) as launch:
+        with lists.changing(
+            variables, Holding("replicated", "synk.all_gather")
+        ) as launch:
             told = launch.number, numbers
-            return as_given(vars, SESSION.run(devices.worker_all_gather, *told)[0])
+            return lists.as_given(
+                vars, SESSION.run(devices.worker_all_gather, *told)[0]
+            )
     results = gather(vars, nd_up=0)
     broadcast(vars, results)
     return results
@@ -277,13 +269,13 @@ def all_reduce(vars: Vars, op: ReduceOp = "avg") -> None:
     TypeError, ValueError
         If the op is unknown or has no meaning for a dtype.
     """
-    variables = check_variables(vars)
-    check_reduction("all_reduce", variables, op)
+    variables = lists.check_variables(vars)
+    lists.check_reduction("all_reduce", variables, op)
     if SESSION.size > 1:
         numbers = master_replicate_variables(variables)
         _check_parts("all_reduce", variables, op)
         holding = Holding("replicated", f"synk.all_reduce by {op!r}")
-        with changing(variables, holding) as launch:
+        with lists.changing(variables, holding) as launch:
             _reduce(launch.number, numbers, variables, op, to_all=True)
 
 
@@ -314,18 +306,18 @@ def reduce(vars: Vars, op: ReduceOp = "avg", in_place: bool = True) -> Any:
     TypeError, ValueError
         If the op is unknown or has no meaning for a dtype.
     """
-    variables = check_variables(vars)
-    check_reduction("reduce", variables, op)
+    variables = lists.check_variables(vars)
+    lists.check_reduction("reduce", variables, op)
     if SESSION.size == 1:
-        return as_given(
+        return lists.as_given(
             vars, [host.copy_value(host.get_value(var)) for var in variables]
         )
     numbers = master_replicate_variables(variables)
     _check_parts("reduce", variables, op)
     holding = Holding("local", f"synk.reduce by {op!r}, on rank 0")
-    with changing(variables, holding, only_here=not in_place) as launch:
+    with lists.changing(variables, holding, only_here=not in_place) as launch:
         results = _reduce(launch.number, numbers, variables, op, to_all=False)
-        return as_given(vars, [np.array(value, order="C") for value in results])
+        return lists.as_given(vars, [np.array(value, order="C") for value in results])
 
 
 def _weights(numbers: list[int], variables: list[SharedVariable]) -> Weights:
@@ -387,7 +379,7 @@ def worker_reduce(
         results.clear()
     if on_devices:
         jax.wait(list(results.values()))  # all, before any variable is changed
-    with in_call(context, launch) as transaction:
+    with lists.in_call(context, launch) as transaction:
         for number, value in results.items():
             transaction.store(engine, context.registry.variables[number], value)
     return None if context.rank else [results[number] for number in numbers]

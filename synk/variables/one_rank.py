@@ -16,15 +16,8 @@ from ..ranks.ledger import Holding, Kind
 from ..ranks.replication import master_replicate_variables
 from ..ranks.session import SESSION
 from ..user_frames import entry
-from .lists import (
-    Vars,
-    as_given,
-    check_rank,
-    check_tensors,
-    check_values,
-    check_variables,
-    master_store,
-)
+from . import lists
+from .lists import Vars
 
 
 @entry
@@ -49,16 +42,16 @@ def set_value(rank: int, vars: Vars, values: Any, batch: Any = None) -> None:
     TypeError, ValueError
         If a value does not fit its variable.
     """
-    variables = check_variables(vars)
-    rank = check_rank(rank)
-    given, checked = check_values(values, vars, variables)
+    variables = lists.check_variables(vars)
+    rank = lists.check_rank(rank)
+    given, checked = lists.check_values(values, vars, variables)
     if batch is not None:
         given = checked = [
             np.ascontiguousarray(value[select(batch, len(value))]) for value in checked
         ]
     kind: Kind = "replicated" if SESSION.size == 1 else "local"
     holding = Holding(kind, f"synk.set_value on rank {rank}")
-    master_store(variables, holding, given, checked, rank)
+    lists.master_store(variables, holding, given, checked, rank)
 
 
 @entry
@@ -83,12 +76,12 @@ def get_value(rank: int, vars: Vars) -> Any:
     StateError
         If not forked.
     """
-    variables = check_variables(vars)
-    rank = check_rank(rank)
+    variables = lists.check_variables(vars)
+    rank = lists.check_rank(rank)
     numbers = master_replicate_variables(variables)
     values = SESSION.run(worker_get_values, numbers, rank)[rank]
     copies = [host.copy_value(SESSION.context.array(value)) for value in values]
-    return as_given(vars, copies)
+    return lists.as_given(vars, copies)
 
 
 def worker_get_values(
@@ -125,11 +118,11 @@ def get_shapes(vars: Vars) -> Any:
     StateError
         If not forked.
     """
-    variables = check_variables(vars)
-    check_tensors(variables)
+    variables = lists.check_variables(vars)
+    lists.check_tensors(variables)
     numbers = master_replicate_variables(variables)
     replies = SESSION.run(worker_get_shapes, numbers)
-    return as_given(vars, [list(shapes) for shapes in zip(*replies, strict=True)])
+    return lists.as_given(vars, [list(shapes) for shapes in zip(*replies, strict=True)])
 
 
 def worker_get_shapes(
@@ -163,7 +156,7 @@ def get_lengths(vars: Vars) -> Any:
     ValueError
         If a variable has no dimensions.
     """
-    check_tensors(check_variables(vars), rows=True)
+    lists.check_tensors(lists.check_variables(vars), rows=True)
     shapes = get_shapes(vars)
     if isinstance(vars, SharedVariable):
         return [shape[0] for shape in shapes]
@@ -203,7 +196,7 @@ def state(vars: Vars) -> Any:
     local to each rank, since synk.set_value on rank 1
     replicated, since it was set in the script
     """
-    return as_given(vars, [_held(var) for var in check_variables(vars)])
+    return lists.as_given(vars, [_held(var) for var in lists.check_variables(vars)])
 
 
 def _held(var: SharedVariable) -> str:
