@@ -62,14 +62,14 @@ def save(path: str | os.PathLike[str], vars: Any) -> None:
     _check_state()
     path = Path(path)
     format_of(path)
-    by_name = _by_name(vars)
-    streams = _streams([var for var in by_name.values() if _is_generator(var)])
-    arrays = {}
-    for name, var in by_name.items():
-        if var in streams:
-            arrays[_key(name, var)] = as_bytes(var, streams[var])
-        else:
-            arrays[_key(name, var)] = np.asarray(host.get_value(var), order="C")
+    by_key = _by_key(vars)
+    streams = _streams([var for var in by_key.values() if _is_generator(var)])
+    arrays = {
+        key: as_bytes(var, streams[var])
+        if var in streams
+        else np.asarray(host.get_value(var), order="C")
+        for key, var in by_key.items()
+    }
     write_arrays(path, arrays)
 
 
@@ -110,14 +110,10 @@ def load(path: str | os.PathLike[str], vars: Any) -> None:
     """
     _check_state()
     path = Path(path)
-    by_name = _by_name(vars)
-    keys = [_key(name, var) for name, var in by_name.items()]
-    variables = list(by_name.values())
-    arrays = read_arrays(path, dict(zip(keys, map(_nbytes, variables), strict=True)))
-    values = [
-        _value(path, key, var, arrays[key])
-        for key, var in zip(keys, variables, strict=True)
-    ]
+    by_key = _by_key(vars)
+    variables = list(by_key.values())
+    arrays = read_arrays(path, {key: _nbytes(var) for key, var in by_key.items()})
+    values = [_value(path, key, var, arrays[key]) for key, var in by_key.items()]
     if SESSION.state == "running":
         of_ranks = [_of_ranks(value, SESSION.size) for value in values]
         holding = Holding("replicated", f"synk.load of {path.name}")
@@ -143,8 +139,8 @@ def _check_state() -> None:
 # -- names ---------------------------------------------------------------------------
 
 
-def _by_name(vars: Any) -> dict[str, SharedVariable]:
-    """Return the variables by the names that they have in a file."""
+def _by_key(vars: Any) -> dict[str, SharedVariable]:
+    """Return the variables by what their values are called in a file."""
     if isinstance(vars, SharedVariable):
         vars = [vars]
     if isinstance(vars, Mapping):
@@ -163,14 +159,17 @@ def _by_name(vars: Any) -> dict[str, SharedVariable]:
         _check_variable(name, var)
     if len(set(variables)) < len(variables):
         raise ValueError("a variable is listed twice")
-    keys = [_key(name, var) for name, var in zip(names, variables, strict=True)]
+    keys = [
+        f"{name}:bit_generators" if _is_generator(var) else name
+        for name, var in zip(names, variables, strict=True)
+    ]
     twice = sorted({key for key in keys if keys.count(key) > 1})
     if twice:
         raise ValueError(
             f"several variables are named {', '.join(twice)}: a file tells them apart"
             " by their names; name them, or pass a dict of names"
         )
-    return dict(zip(names, variables, strict=True))
+    return dict(zip(keys, variables, strict=True))
 
 
 def _check_variable(name: Any, var: Any) -> None:
@@ -189,11 +188,6 @@ def _check_variable(name: Any, var: Any) -> None:
 
 def _is_generator(var: SharedVariable) -> bool:
     return isinstance(host.get_value(var), np.random.Generator)
-
-
-def _key(name: str, var: SharedVariable) -> str:
-    """Return what an array is called in the file."""
-    return f"{name}:bit_generators" if _is_generator(var) else name
 
 
 # -- values --------------------------------------------------------------------------
