@@ -108,8 +108,6 @@ class Programs:
         ]
         """The random streams that calls draw from."""
         self.notice: Notice | None = None  # the master's has one
-        self.failure: Exception | None = None
-        """Raised in compiling, and not told yet; see `ranks.replication`."""
         self.times = Times(spec.name or f"function {number}")
         self.exchanges: ExchangeTimes | None = None
         """Where calls are steps under a training rule."""

@@ -232,14 +232,12 @@ class Replicas:
             self.notice.begin()
             what = self.number, kind, subset
             in_numba = is_numba(self._spec.mode)
-            if not in_numba:
-                error, *_ = SESSION.run(
-                    worker_compile_ahead, *what, pytensor_settings()
-                )
-                if error is not None:
-                    raise error
-            programs.compile(kind, subset)
-            SESSION.run(worker_compile, *what, in_numba, pytensor_settings())
+            if in_numba:
+                programs.compile(kind, subset)
+            told = in_numba, pytensor_settings()
+            error, *_ = SESSION.run(worker_compile, *what, *told)
+            if error is not None:
+                raise error
             self._prepared.add((kind, subset))
             if not compiles_in_calls(self._spec.mode):
                 self.notice.end()
@@ -257,31 +255,6 @@ class Replicas:
             self._forget.atexit = False
 
 
-def worker_compile_ahead(
-    context: RankContext, number: int, kind: CallKind, subset: Subset, config: dict
-) -> Exception | None:
-    """Compile a variant on all ranks at the same time; return what that has raised.
-
-    What is compiled to C is compiled once, and found in PyTensor's cache by the others:
-    they wait for its lock. The master raises rank 0's error, as that is mostly the
-    others', too. One of another rank's own is raised in `worker_compile`.
-    """
-    programs = context.registry.functions[number]
-    programs.failure = None
-    try:
-        if context.rank == 0:
-            programs.compile(kind, subset)
-        else:
-            follow_settings(config)
-            with ignoring(programs.spec.mode, Warning):  # rank 0 gives them
-                programs.compile(kind, subset)
-    except Exception as error:
-        if context.rank == 0:
-            return error
-        programs.failure = error
-    return None
-
-
 def worker_compile(
     context: RankContext,
     number: int,
@@ -289,28 +262,36 @@ def worker_compile(
     subset: Subset,
     in_numba: bool,
     config: dict,
-) -> None:
-    """Compile a variant on this rank; rank 0 has compiled its graphs already.
+) -> Exception | None:
+    """Compile a variant on all ranks at the same time; return what rank 0 has raised.
 
-    Rank 0 makes the machine code while the others compile their graphs. They wait, and
-    find it in numba's cache.
+    What is compiled to C is compiled once, and found in PyTensor's cache by the others:
+    they wait for its lock. For numba rank 0 has compiled its graphs before, and makes
+    the machine code while the others compile theirs, who find it in numba's cache then.
     """
-    programs = context.registry.functions[number]
+    programs, error = context.registry.functions[number], None
     makes_code = in_numba and context.size > 1
+    try:
+        if context.rank == 0 and makes_code:
+            programs.make_machine_code(kind, subset)
+        elif context.rank == 0:
+            programs.compile(kind, subset)
+        else:
+            follow_settings(config)
+            with ignoring(programs.spec.mode, Warning):  # rank 0 gives them
+                programs.compile(kind, subset)
+    except Exception as caught:
+        error = caught
+    # Rank 0's error is mostly the others', too: theirs are raised if it has none.
+    has_rank_0_failed, *_ = context.comm.agree(error is not None)
     if context.rank == 0:
-        if makes_code:
-            programs.make_machine_code(kind, subset)
-            context.comm.barrier()
-        return
-    follow_settings(config)
-    error, programs.failure = programs.failure, None
-    if error is not None:
+        return error
+    if error is not None and not has_rank_0_failed:
         raise error
-    with ignoring(programs.spec.mode, Warning):  # rank 0 has given them
-        programs.compile(kind, subset)
-        if makes_code:
-            context.comm.barrier()
+    if makes_code and not has_rank_0_failed:
+        with ignoring(programs.spec.mode, Warning):
             programs.make_machine_code(kind, subset)
+    return None
 
 
 def what_compiles(spec: FunctionSpec, ranks: int) -> str:
