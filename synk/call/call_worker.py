@@ -150,7 +150,7 @@ class RankShare(Share):
         start = perf_counter()
         what, rows, constants, batch_s, states = told
         number, subset, kind, num_slices, block = what
-        programs = context.registry.functions[number]
+        programs = context.functions[number]
         context.activity = programs.label
         self.told, self._context, self._programs = told, context, programs
         self._has_node_rows = self._is_first = True

@@ -95,7 +95,7 @@ class FiniteCheck:
 
 def worker_not_finite(context: RankContext, number: int) -> list[int]:
     """Return the updates of a function whose variables are not finite on this rank."""
-    updates = context.registry.functions[number].spec.updates
+    updates = context.functions[number].spec.updates
     values = (host.get_value(var) for var, _ in updates)
     return [i for i, value in enumerate(values) if not _is_finite(value)]
 

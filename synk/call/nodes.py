@@ -107,7 +107,7 @@ def _block_of(call: RunCall, what: tuple) -> int:
 def _reads_all(context: RankContext, what: tuple) -> bool:
     """Tell whether ranks read rows of other ranks, too."""
     number, subset, kind, *_ = what
-    return bool(context.registry.functions[number].cut(kind, subset).inputs_read)
+    return bool(context.functions[number].cut(kind, subset).inputs_read)
 
 
 class _CallEncoder:
@@ -340,7 +340,7 @@ def combined_here(
     if len(present) < 2 or not sum(weights):  # without any rows all ranks count alike
         return replies
     number, subset, *_ = args[0][0]
-    ops = context.registry.functions[number].spec.wire_ops
+    ops = context.functions[number].spec.wire_ops
     made: dict[int, np.ndarray] = {}
     for i in subset:
         op = ops[i]

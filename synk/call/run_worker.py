@@ -116,7 +116,7 @@ def worker_run(
     what, calls, sources, constants, states, launch, workers = told
     number, subset, kind, num_slices, _ = what
     context.transaction.begin(launch)
-    programs = context.registry.functions[number]
+    programs = context.functions[number]
     worker_states(programs.streams(kind), states)
     if programs.engine.ON_DEVICE:
         programs.loader.use(context.to_device)

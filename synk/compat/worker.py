@@ -251,7 +251,7 @@ def worker_adopt(
     """Enter this rank's own parameters by the numbers of rank 0's."""
     mine: ModelWorker = context.model
     if context.rank:
-        context.registry.variables.update(zip(numbers, mine.params, strict=True))
+        context.variables.update(zip(numbers, mine.params, strict=True))
         shared = context.attachments.segment(*shared)  # type: ignore[misc]
     mine.open(shared_words(shared))  # type: ignore[arg-type]
 

@@ -236,7 +236,7 @@ def worker_open(
     shared: Medium | Place,
 ) -> None:
     """Make this rank a worker."""
-    variables = [context.registry.variables[i] for i in numbers]
+    variables = [context.variables[i] for i in numbers]
     over_nodes = None
     if context.comm is not context.local:
         shared = _of_this_node(context, setup, variables, shared)

@@ -55,20 +55,6 @@ class Dropped(NamedTuple):
     key: Any
 
 
-class Registry:
-    """The shared variables and functions that a rank has replicas of, by number.
-
-    The master gives each shared variable a number when a function or a collective first
-    uses it. So functions that share a variable in the master share it on a rank. The
-    master's variables are the user's, and go when the user drops them.
-    """
-
-    def __init__(self, rank: int) -> None:
-        self.variables: MutableMapping[int, SharedVariable]
-        self.variables = {} if rank else WeakValueDictionary()
-        self.functions: dict[int, Programs] = {}
-
-
 class RankContext:
     """One rank: its number, its memory, what it knows and whom it can reach.
 
@@ -153,7 +139,12 @@ class RankContext:
             *(self.control, self.local_rank, self._watch, limit), self.recorder
         )
         self.comm: Any = self.local
-        self.registry = Registry(self.rank)
+        # What it has replicas of, by the master's numbers: so functions that share a
+        # variable in the master share it here. The master's variables are the user's,
+        # and go when the user drops them.
+        self.functions: dict[int, Programs] = {}
+        self.variables: MutableMapping[int, SharedVariable]
+        self.variables = {} if self.rank else WeakValueDictionary()
         self.attachments = Attachments()
         self.outbox = Arena(can_shrink=not self.place.device.is_gpu)
         self.variable_buffers: VariableBuffers | None = None
@@ -299,7 +290,7 @@ class RankContext:
             if kind == "segment":
                 self.attachments.forget(key)
             elif kind == "function":
-                self.registry.functions.pop(key, None)
+                self.functions.pop(key, None)
                 for each in buffers:
                     each.forget(key)
             elif kind == "workers":
@@ -307,7 +298,7 @@ class RankContext:
             elif kind == "reader":
                 self.readers.pop(key, None)
             else:
-                self.registry.variables.pop(key, None)
+                self.variables.pop(key, None)
                 for each in buffers:
                     each.forget_variable(key)
 

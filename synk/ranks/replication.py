@@ -100,13 +100,13 @@ def master_replicate_variables(
 def _number(var: SharedVariable) -> int:
     """Give a variable a number, by which ranks forget their replicas when it goes."""
     number = SESSION.pool.numbers.add(var)
-    SESSION.context.registry.variables[number] = var
+    SESSION.context.variables[number] = var
     weakref.finalize(var, SESSION.notify, "variable", number).atexit = False
     return number
 
 
 def master_adopt(variables: Sequence[SharedVariable]) -> list[int]:
-    """Give numbers to variables of which each rank enters its own in its registry."""
+    """Give numbers to variables, by which each rank is to enter its own."""
     return [_number(var) for var in dict.fromkeys(variables)]
 
 
@@ -122,7 +122,7 @@ def worker_replicate_variables(context: RankContext, data: bytes) -> None:
     """Build this rank's replicas; the master has the originals."""
     if context.rank:
         for number, blueprint in load_graph(data, {}).items():
-            known = context.registry.variables
+            known = context.variables
             known[number] = blueprint.build(context.rank, known)
 
 
@@ -159,7 +159,7 @@ def worker_bring(context: RankContext, numbers: list[int], values: list) -> None
     if context.rank:
         for number, value in zip(numbers, values, strict=True):
             mine = value_for_rank(context.array(value), context.rank)
-            host.set_value(context.registry.variables[number], host.copy_value(mine))
+            host.set_value(context.variables[number], host.copy_value(mine))
 
 
 def master_replicate_function(number: int, programs: Programs) -> None:
@@ -168,7 +168,7 @@ def master_replicate_function(number: int, programs: Programs) -> None:
     master_replicate_variables(spec.shared_variables())
     programs.times = Times(programs.times.label)  # as on the new ranks
     programs.exchanges = None
-    SESSION.context.registry.functions[number] = programs
+    SESSION.context.functions[number] = programs
     if SESSION.size > 1:
         graph = dump_graph(spec, SESSION.pool.numbers)
         SESSION.run(worker_replicate_function, number, graph, pytensor_settings())
@@ -180,8 +180,8 @@ def worker_replicate_function(
     """Rebuild the graph on this rank's own variables."""
     if context.rank:
         follow_settings(config)
-        spec = load_graph(graph, context.registry.variables)
-        context.registry.functions[number] = Programs(number, spec)
+        spec = load_graph(graph, context.variables)
+        context.functions[number] = Programs(number, spec)
 
 
 class Replicas:
@@ -269,7 +269,7 @@ def worker_compile(
     they wait for its lock. For numba rank 0 has compiled its graphs before, and makes
     the machine code while the others compile theirs, who find it in numba's cache then.
     """
-    programs, error = context.registry.functions[number], None
+    programs, error = context.functions[number], None
     makes_code = in_numba and context.size > 1
     try:
         if context.rank == 0 and makes_code:

@@ -179,7 +179,7 @@ class Told(NamedTuple):
 
 def worker_times(context: RankContext, number: int) -> Told:
     """Return this rank's times of a function."""
-    return _told(context.registry.functions[number])
+    return _told(context.functions[number])
 
 
 def _told(programs: Programs) -> Told:

@@ -381,7 +381,7 @@ def worker_reduce(
         jax.wait(list(results.values()))  # all, before any variable is changed
     with lists.in_call(context, launch) as transaction:
         for number, value in results.items():
-            transaction.store(engine, context.registry.variables[number], value)
+            transaction.store(engine, context.variables[number], value)
     return None if context.rank else [results[number] for number in numbers]
 
 
@@ -396,8 +396,8 @@ def _reduce_on_host(
     key = tuple(numbers), op
     buffers = context.variable_buffers if to_all else None
     if buffers is not None:
-        buffers.clear(key, context.registry.variables)
-    variables = [context.registry.variables[number] for number in numbers]
+        buffers.clear(key, context.variables)
+    variables = [context.variables[number] for number in numbers]
     values, ops = list(map(host.get_value, variables)), [op] * len(numbers)
     if buffers is not None:
         return buffers.reduce(key, values, ops, weights, names=variables)

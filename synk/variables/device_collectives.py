@@ -42,7 +42,7 @@ def reduce(
     to_all: bool,
 ) -> list[Any]:
     """Combine this rank's values with the others', all of the same weights."""
-    variables = [context.registry.variables[number] for number in numbers]
+    variables = [context.variables[number] for number in numbers]
     found = _buffers(context).reduce(
         (tuple(numbers), op, to_all),
         [jax.get_value(var) for var in variables],
@@ -99,7 +99,7 @@ def worker_all_gather(
     shapes = {number: [of_rank[number] for of_rank in by_rank] for number in numbers}
     for number in numbers:
         if len({shape[1:] for shape in shapes[number]}) > 1:
-            var = context.registry.variables[number]
+            var = context.variables[number]
             check_shapes("gather", var, shapes[number])
 
     def by_transport(transport: Transport, dtype: str, some: list[int]) -> list[Any]:
@@ -177,7 +177,7 @@ def _buffers(context: RankContext) -> DeviceBuffers:
 def _values(context: RankContext, numbers: Iterable[int]) -> dict[int, Any]:
     """Return values by number, on this rank's device."""
     _buffers(context)
-    known = context.registry.variables
+    known = context.variables
     return {number: jax.get_value(known[number]) for number in numbers}
 
 
@@ -194,4 +194,4 @@ def _store(context: RankContext, launch: int, results: dict[int, Any]) -> None:
     """Make results the values of variables."""
     with in_call(context, launch) as transaction:
         for number, value in results.items():
-            transaction.store(jax, context.registry.variables[number], value)
+            transaction.store(jax, context.variables[number], value)

@@ -143,7 +143,7 @@ def store(
     context: RankContext, launch: int, numbers: Sequence[int], values: Iterable
 ) -> None:
     """Make copies of values those of variables on this rank."""
-    variables = [context.registry.variables[number] for number in numbers]
+    variables = [context.variables[number] for number in numbers]
     copies = [_copied(*pair) for pair in zip(variables, values, strict=True)]
     with in_call(context, launch) as transaction:
         for var, value in zip(variables, copies, strict=True):

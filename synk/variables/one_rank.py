@@ -90,9 +90,7 @@ def worker_get_values(
     """Leave this rank's values for the master; what is not an array is pickled."""
     if only not in (None, context.rank):
         return []
-    values = {
-        number: host.get_value(context.registry.variables[number]) for number in numbers
-    }
+    values = {number: host.get_value(context.variables[number]) for number in numbers}
     if context.rank:
         arrays = {n: v for n, v in values.items() if isinstance(v, np.ndarray)}
         values.update(context.leave(arrays))
@@ -129,10 +127,7 @@ def worker_get_shapes(
     context: RankContext, numbers: list[int]
 ) -> list[tuple[int, ...]]:
     """Return the shapes of this rank's values."""
-    return [
-        np.shape(host.get_value(context.registry.variables[number]))
-        for number in numbers
-    ]
+    return [np.shape(host.get_value(context.variables[number])) for number in numbers]
 
 
 @entry

@@ -55,7 +55,7 @@ def worker_take(context, numbers):
 
     jax.config.update("jax_enable_x64", True)
     for number in numbers:
-        engine.get_value(context.registry.variables[number])
+        engine.get_value(context.variables[number])
 
 
 def worker_look(context, numbers):
@@ -64,7 +64,7 @@ def worker_look(context, numbers):
     calls = getattr(transport, "calls", 0)
     if transport is not None:
         transport.calls = 0
-    variables = [context.registry.variables[number] for number in numbers]
+    variables = [context.variables[number] for number in numbers]
     return calls, [engine.has_value(var) for var in variables]
 
 

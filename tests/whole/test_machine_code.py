@@ -32,7 +32,7 @@ X = np.arange(12.0).reshape(4, 3)
 
 def worker_codes(context, number):
     """Return of each part how often its code was found, made, and for which types."""
-    programs = context.registry.functions[number]
+    programs = context.functions[number]
     parts = [unwrap(made).vm.jit_fn for made in programs._compiled.values()]
     return [
         (part.stats.cache_hits.total(), part.stats.cache_misses.total())

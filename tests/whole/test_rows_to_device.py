@@ -355,7 +355,7 @@ def test_a_call_that_was_interrupted_keeps_the_rows_that_it_computes_with():
                 f(data, batch=np.arange(400 * k, 400 * (k + 1)))
             np.testing.assert_array_equal(s.get_value(), before)
             jax_engine.look_about_with(None)
-            programs = SESSION.context.registry.functions[
+            programs = SESSION.context.functions[
                 f._usual.plans.last.replicas.number
             ]
             programs.loader.take([data.data], [np.arange(400 * (k + 1), 400 * (k + 2))])
@@ -411,7 +411,7 @@ def worker_lies_on_device(context, number):
     """Tell whether this rank's value of a variable is an array of JAX's."""
     import jax
 
-    variable = context.registry.variables[number]
+    variable = context.variables[number]
     value = variable.get_value(borrow=True, return_internal_type=True)
     return isinstance(value, jax.Array)
 
