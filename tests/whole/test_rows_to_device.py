@@ -355,9 +355,7 @@ def test_a_call_that_was_interrupted_keeps_the_rows_that_it_computes_with():
                 f(data, batch=np.arange(400 * k, 400 * (k + 1)))
             np.testing.assert_array_equal(s.get_value(), before)
             jax_engine.look_about_with(None)
-            programs = SESSION.context.functions[
-                f._usual.plans.last.replicas.number
-            ]
+            programs = SESSION.context.functions[f._usual.plans.last.replicas.number]
             programs.loader.take([data.data], [np.arange(400 * (k + 1), 400 * (k + 2))])
             f(data, batch=np.arange(400 * k, 400 * (k + 1)))
             assert (s.get_value() == k).all()
