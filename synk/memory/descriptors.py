@@ -22,7 +22,7 @@ from collections.abc import Callable
 from io import FileIO
 from typing import Any, TypeVar
 
-from .refusals import in_words
+from .refusals import forbidden_in_words
 
 Mapped = TypeVar("Mapped")
 
@@ -48,7 +48,7 @@ def open_pidfd(pid: int) -> FileIO:
     # A Python built with old kernel headers does not have the call. Conda's is such a
     # one: it is made for kernels that lack it, and runs on others.
     opener = getattr(os, "pidfd_open", None)
-    with in_words("pidfd_open"):
+    with forbidden_in_words("pidfd_open"):
         if opener is not None:
             return opened(opener, pid)
         return opened(_by_libc, "syscall", _SYS_PIDFD_OPEN, pid, 0)
@@ -63,7 +63,7 @@ def new_memory(name: str) -> FileIO:
 
     `name` is shown in ``/proc/<pid>/fd`` and ``maps``; nobody can open it by that.
     """
-    with in_words("memfd_create"):
+    with forbidden_in_words("memfd_create"):
         try:
             file = opened(_memfd_create, name, _CLOEXEC | _NOEXEC_SEAL, mode="r+")
         except OSError as error:

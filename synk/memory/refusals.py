@@ -37,7 +37,7 @@ USES = {
 # -- limits
 
 
-def explain(error: OSError) -> str | None:
+def explain_limit(error: OSError) -> str | None:
     """Say which limit has led to an error, what it is and what to do; None if none."""
     if error.errno == errno.EMFILE:
         return (
@@ -70,7 +70,7 @@ def not_started(what: str, number: int) -> str:
     elif number == errno.ENOMEM:
         why = "there is not enough memory for it: fork fewer ranks"
     else:
-        why = explain(OSError(number, ""))
+        why = explain_limit(OSError(number, ""))
     return f"{what}: {os.strerror(number)}" + (f"; {why}" if why else "")
 
 
@@ -80,7 +80,7 @@ def limits_in_words() -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        text = explain(error)
+        text = explain_limit(error)
         if text is None:
             raise
         raise SynkError(text) from error
@@ -95,17 +95,17 @@ def _value(limit: int) -> str:
 
 
 @contextlib.contextmanager
-def in_words(call: str) -> Iterator[None]:
+def forbidden_in_words(call: str) -> Iterator[None]:
     """Have a call that is forbidden in a ``with`` block be an error of synk's."""
     try:
         yield
     except OSError as error:
         if error.errno not in FORBIDDEN:
             raise
-        raise SynkError(sentence(call, error)) from error
+        raise SynkError(why_forbidden(call, error)) from error
 
 
-def sentence(call: str, error: OSError) -> str:
+def why_forbidden(call: str, error: OSError) -> str:
     """Say that a call is forbidden, what it is for, and what forbids it."""
     number = error.errno or 0
     if _has_seccomp_filter():

@@ -31,7 +31,13 @@ from ..errors import SharedMemoryFull, StateError, SynkError
 from . import limits, proc
 from .descriptors import new_memory, opened
 from .mapping import Mapping, file_size, fill, map_file
-from .refusals import FORBIDDEN, TOO_MANY_FILES, explain, limits_in_words, sentence
+from .refusals import (
+    FORBIDDEN,
+    TOO_MANY_FILES,
+    explain_limit,
+    limits_in_words,
+    why_forbidden,
+)
 
 ALIGNMENT = 64
 """Bytes; arrays start on cache lines so that two ranks never write to the same one."""
@@ -153,10 +159,10 @@ class Segment:
             if not isinstance(error, OSError):
                 raise
             if error.errno in FORBIDDEN:
-                raise SynkError(sentence("fallocate", error)) from error
+                raise SynkError(why_forbidden("fallocate", error)) from error
             what = f"no room for {nbytes - self.reserved:,} bytes of shared memory"
             kind = SynkError if error.errno in TOO_MANY_FILES else SharedMemoryFull
-            raise kind(f"{what}: {explain(error) or error}") from error
+            raise kind(f"{what}: {explain_limit(error) or error}") from error
         # Only now, in one line: until here an interrupt has changed nothing.
         self._map, self.nbytes = mapped, max(nbytes, self.nbytes)
         self.reserved = nbytes

@@ -15,7 +15,7 @@ from numba.np.ufunc import parallel
 from threadpoolctl import ThreadpoolController
 
 from ..memory import limits, proc
-from ..memory.refusals import FORBIDDEN, sentence
+from ..memory.refusals import FORBIDDEN, why_forbidden
 
 THREAD_VARIABLES = (
     "OMP_NUM_THREADS",
@@ -49,7 +49,7 @@ def why_not_pinned() -> str | None:
     except OSError as error:
         if error.errno not in FORBIDDEN:
             raise
-        return sentence(call, error)
+        return why_forbidden(call, error)
     return None
 
 

@@ -15,7 +15,7 @@ from synk.errors import SynkError
 from synk.memory import limits, mapping, proc
 from synk.memory.limits import MemoryLimit, cpu_quota, memory_limits, tightest
 from synk.memory.mapping import address
-from synk.memory.refusals import explain, limits_in_words
+from synk.memory.refusals import explain_limit, limits_in_words
 from synk.memory.segment import Attachments, Segment
 from synk.workers import affinity, zygote_source
 from synk.workers.zygote_source import ZygoteSource
@@ -169,7 +169,7 @@ def test_only_limits_are_explained():
     words = "too many open files on this machine"
     for number, expected in ((errno.ENFILE, SynkError), (errno.ENOENT, OSError)):
         error = OSError(number, os.strerror(number))
-        assert (explain(error) or "").startswith(words) == (expected is SynkError)
+        assert (explain_limit(error) or "").startswith(words) == (expected is SynkError)
         with pytest.raises(expected) as caught, limits_in_words():
             raise error
         assert (caught.value is error) == (expected is OSError)
