@@ -21,6 +21,7 @@ from ..memory import mapping
 from ..memory.limits import cpu_quota, memory_limits
 from ..ranks.session import SESSION
 from ..ranks.starting import check_can_fork
+from ..report.words import count
 from ..workers import affinity, devices
 from ..workers.control import Control
 from ..workers.devices import GPU
@@ -60,7 +61,7 @@ def info(argv: Sequence[str]) -> int:
 def _nodes(library: str, seen: Sequence[Seen]) -> Rows:
     rows = [("MPI", library)]
     for node, (host, bound, cores) in enumerate(seen):
-        takes = f"{len(cores)} rank{'s' * (len(cores) != 1)} on {ranges(cores)}"
+        takes = f"{count(len(cores), 'rank')} on {ranges(cores)}"
         rows.append((f"node {node}", f"{host}, bound to {ranges(bound)}: {takes}"))
     return rows
 
@@ -233,7 +234,7 @@ def _fork(n: int | None) -> Rows:
     for rank, (device, share) in enumerate(zip(planned, shares, strict=True)):
         gpu = "" if device.gpu is None else f"GPU {device.gpu.number}, "
         what = "cores" if len(share) > 1 else "core"
-        threads = f"{len(share)} thread{'s' * (len(share) > 1)}"
+        threads = count(len(share), "thread")
         rows.append((f"rank {rank}", f"{gpu}{what} {ranges(share)}, {threads}"))
     if size > _MAX_RANKS:
         rows[_MAX_RANKS:-1] = [("...", f"{size - _MAX_RANKS} more, likewise")]

@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
+from ..report.words import count
 from ..workers.recorder import Owner, RankEvent, RecordsReader, lines_of, owner_of
 from .info import WIDTH, gibibytes
 
@@ -195,7 +196,7 @@ def _described(session: FoundSession, events: int) -> str:
     n, nbytes = len(session.segments), sum(session.segments.values())
     memory = gibibytes(nbytes) if nbytes >= 1 << 20 else f"{nbytes >> 10} KiB"
     size = session.owner.size
-    facts = f"  {size} rank{'s' * (size > 1)}, {memory} in {n} segment{'s' * (n > 1)}"
+    facts = f"  {count(size, 'rank')}, {memory} in {count(n, 'segment')}"
     if zygote:
         facts += f", zygote {zygote}"
     now = time.monotonic_ns()

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from ..choice import records
 from ..choice.records import Record
+from ..report.words import count
 
 
 def tune(argv: Sequence[str]) -> int:
@@ -15,7 +16,7 @@ def tune(argv: Sequence[str]) -> int:
     parser.add_argument("--clear", action="store_true", help="delete all records")
     if parser.parse_args(argv).clear:
         many = records.clear()
-        print(f"{many} record{'s' * (many != 1)} deleted")
+        print(f"{count(many, 'record')} deleted")
         return 0
     found = records.listed()
     for record in found:

@@ -30,6 +30,7 @@ from ..ranks.pool import Pool
 from ..ranks.session import SESSION
 from ..times.timing import TraceEvent, Tracer
 from ..variables.checkpoint_files import replacing
+from .words import count
 
 
 class TraceOfRank(NamedTuple):
@@ -268,11 +269,10 @@ def _names(nodes: list[Node], rows: list[Row]) -> Iterator[dict[str, Any]]:
         process = _process(i, nodes)
         if process not in known:
             continue
-        ranks = f"{node.ranks} rank{'s' * (node.ranks != 1)}"
         if len(nodes) == 1:
             yield _name("process_name", process, 0, name=f"synk, {node.ranks} ranks")
             continue
-        name = f"synk, node {i} on {node.host}, {ranks}"
+        name = f"synk, node {i} on {node.host}, {count(node.ranks, 'rank')}"
         yield _name("process_name", process, 0, name=name)
         yield _name("process_sort_index", process, 0, sort_index=i)
     for row in rows:

@@ -22,7 +22,7 @@ from synk.engines import described
 from synk.errors import Aborted
 from synk.garbage import without_collection
 from synk.memory import limits
-from synk.report.conclusions import losses, time_alone
+from synk.report.explain import losses, time_alone
 from synk.report.facts import RankTimes
 from synk.times.compile_notice import is_shown
 from synk.times.timing import COMPUTE, ROWS, Times
