@@ -131,7 +131,7 @@ def _run(
     SESSION.pool.control.words[LAUNCH] = launch
     own = tuple(Dropped("segment", key) for key in inbox.gone)
     try:
-        result, replies, failure = SESSION.serve_command(work, args, notices + own)
+        result, replies, failure = SESSION.run_command(work, args, notices + own, args)
         error = None if failure is None else failure.rebuild()
         del inbox.gone[: len(own)]
     except WorkerDied as death:
@@ -139,7 +139,7 @@ def _run(
     except BaseException as raised:
         error, result, replies = raised, None, []
     if error is not None:
-        result = Failure(error, "", context.rank)  # `run_share` has noted where
+        result = Failure(error, "", context.rank)  # it has been noted where
         return [result, *replies]
     if type(result) is Ready:
         result = pickle.loads(result.data)

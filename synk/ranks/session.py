@@ -10,8 +10,8 @@ function ``worker_x(context, ...)`` that stands beside its ``master_x``, which c
 
 A command, on one machine::
 
-    run_args                 the script's thread; one command at a time
-      run_share
+    run_args
+      run_command            the script's thread; one command at a time
         channel.launch       the other ranks begin
         _run_here            the master's own share, as rank 0
         _join                their replies; an interrupt makes them stop first
@@ -100,46 +100,43 @@ class Session(Lifetime):
         """
         self.check_running()
         # A signal handler may close the session meanwhile: this command keeps its own.
+        pool = self.pool
+        pool.limit.of_call = timeout
+        # The garbage collector may add some at any line: those stay for the next.
+        notices = tuple(pool.notices)
+        made = self.run_command(work, args, notices, mine, doing)
+        replies = self._replies_of(made)
+        if notices:
+            del pool.notices[: len(notices)]
+        for reply in replies:
+            if type(reply) is Failure:
+                failures = [reply for reply in replies if type(reply) is Failure]
+                raise as_one(failures, self.size)
+        pool.replied = monotonic()
+        return [made.result, *replies]
+
+    def run_command(
+        self,
+        work: Callable,
+        args: tuple,
+        notices: tuple,
+        mine: tuple,
+        doing: str | None = None,
+    ) -> Outcome:
+        """Run a command on the ranks of this node, and from node 0 on all others."""
         pool, context = self.pool, self.context
-        replies: list[Any] = []
         try:
             self._in_command = threading.get_ident()
             # A rank may have died in the meantime. One that has replied just now has
             # not, or whoever waits for it finds out.
             if monotonic() > pool.replied + RECENTLY:
                 self.watch()
-            pool.limit.of_call = timeout
             context.activity = ""
-            # The garbage collector may add some at any line: those stay for the next.
-            notices = tuple(pool.notices)
             if notices:
                 context.forget(notices)
             if self.size == 1:
-                result = _run_here(context, work, mine)
-            else:
-                made = self.run_share(context, work, args, notices, mine, doing)
-                result, replies = made.result, self._replies_of(made)
-            if notices:
-                del pool.notices[: len(notices)]
-        finally:
-            self._in_command = False
-        for reply in replies:
-            if type(reply) is Failure:
-                failures = [reply for reply in replies if type(reply) is Failure]
-                raise as_one(failures, self.size)
-        pool.replied = monotonic()
-        return [result, *replies]
-
-    def serve_command(self, work: Callable, args: tuple, notices: tuple) -> Outcome:
-        """Run a command of node 0's on the ranks of this node; see `run_share`."""
-        context = self.context
-        context.activity = ""
-        if notices:
-            context.forget(notices)
-        self._in_command = threading.get_ident()
-        try:
-            self.watch()
-            return self.run_share(context, work, args, notices, args)
+                return Outcome(_run_here(context, work, mine), [], None)
+            return self._run_share(context, work, args, notices, mine, doing)
         finally:
             self._in_command = False
 
@@ -157,16 +154,16 @@ class Session(Lifetime):
             raise as_one([made.own, *failures], self.size)
         raise error
 
-    def run_share(
+    def _run_share(
         self,
         context: RankContext,
         work: Callable,
         args: tuple,
         notices: tuple,
         mine: tuple,
-        doing: str | None = None,
+        doing: str | None,
     ) -> Outcome:
-        """Run a command on the ranks of this node, and from node 0 on all others."""
+        """Launch a command, do the master's share of it, and join."""
         control, cluster = self.pool.control, self.cluster
         # An interrupt came between launch and join, and the script went on: the ranks
         # are in that command still, and their replies to it must not be taken for ours.
