@@ -35,7 +35,7 @@ from ..reduce_ops import ReduceOp, shares
 from ..reduce_tree import BlockCut, Columns, Subtrees, combined
 from ..times.timing import NODES, REDUCE, UNCOUNTED, WAIT, Times
 from .clocks import Sample, compare
-from .link import Bytes, Link, Meter, Parts
+from .link import Bytes, Link, Parts
 from .nodes import Cluster
 from .rounds import Headers
 
@@ -97,7 +97,7 @@ class NodeReduction:
         link.all_to_all(self._values, self._parts, self._rows)
         start = perf_counter()
         self._reduction.run(np.array(shares(weights)), 0, self._rows.shape[1])
-        link.meter.keep("reduce", start, bytes=self._rows.nbytes)
+        link.note("reduce", start, bytes=self._rows.nbytes)
         link.gather_parts(self._part, self._parts, self._values)
 
 
@@ -193,14 +193,8 @@ class NodesComm:
 
     @property
     def link(self) -> Any:
-        """What connects the masters, in one of them."""
-        assert self._cluster is not None
-        return self._cluster.link
-
-    @property
-    def meter(self) -> Meter | None:
-        """What the master of a node has done between nodes; other ranks have none."""
-        return None if self._cluster is None else self.link.meter
+        """What connects the masters, in one of them; other ranks have none."""
+        return None if self._cluster is None else self._cluster.link
 
     def compare_clocks(self) -> list[Sample]:
         """In the masters of all nodes, compare their clocks; node 0's has the result.
@@ -349,7 +343,7 @@ class NodesBuffer(FlatBuffer):
             0 if some values do not fit, and else 1 and the nanoseconds that it took
             when all had met.
         """
-        start, sent = perf_counter(), comm.link.meter.values_sent
+        start, sent = perf_counter(), comm.link.values_sent
         columns = [slice(run.start, run.end) for run, *_ in self._by_rank]
         mine = b"".join(self._given[:, some].tobytes() for some in columns)
         met: list[float] = []
@@ -372,7 +366,7 @@ class NodesBuffer(FlatBuffer):
         if not met:
             return 0
         took = perf_counter() - met[0]
-        times.exchanged(met[0] - start, comm.link.meter.values_sent - sent)
+        times.exchanged(met[0] - start, comm.link.values_sent - sent)
         return 1 + round(took * 1e9)
 
     def _reduce_ranks(
@@ -387,4 +381,4 @@ class NodesBuffer(FlatBuffer):
         for (_, every, reduction), found in zip(self._by_rank, rows, strict=True):
             every[...] = found
             reduction.run(fractions, 0, every.shape[1])
-        comm.link.meter.keep("reduce", start, bytes=sum(map(len, given)))
+        comm.link.note("reduce", start, bytes=sum(map(len, given)))

@@ -54,20 +54,6 @@ SAID = 0.2
 drops what it has not read, and lost the reason in one of six runs."""
 
 
-class Meter:
-    """What this end has sent of values that ranks combine; a trace's events, if on."""
-
-    def __init__(self) -> None:
-        self.values_sent = 0  # bytes
-        self.tracer: Tracer | None = None
-
-    def keep(self, what: str, start: float, **args: object) -> None:
-        """Leave an event that ends now in the trace that is on."""
-        if self.tracer is not None:
-            event = TraceEvent(f"nodes: {what}", "nodes", start, perf_counter(), args)
-            self.tracer.keep(event)
-
-
 class Link:
     """The end of a node of what connects the masters."""
 
@@ -99,7 +85,9 @@ class Link:
         self._headers = Headers(self._all)
         # How many were begun, and what all others have got from node 0 with commands.
         self.rounds = self.bytes_sent = 0
-        self.meter, self._began = Meter(), 0.0
+        self.values_sent = 0  # bytes of values that ranks combine
+        self.tracer: Tracer | None = None  # while a trace is on
+        self._began = 0.0
 
     def close(self) -> None:
         """Say good-bye to the others, who do the same."""
@@ -111,6 +99,12 @@ class Link:
         """End all processes of the job, this one too."""
         time.sleep(SAID)
         self._mpi.COMM_WORLD.Abort(status)
+
+    def note(self, what: str, start: float, **args: object) -> None:
+        """Leave an event that ends now in the trace that is on."""
+        if self.tracer is not None:
+            event = TraceEvent(f"nodes: {what}", "nodes", start, perf_counter(), args)
+            self.tracer.keep(event)
 
     # -- alarms, of which a master learns without a round
 
@@ -206,9 +200,9 @@ class Link:
         """Leave an event of waiting for a command, or for the others' headers."""
         began, self._began = self._began, 0.0
         if began and kind == IDLE:
-            self.meter.keep("idle", began)
+            self.note("idle", began)
         elif began:  # it is 0 where an interrupt has come behind this
-            self.meter.keep("heads", began, says=NAMES[kind])
+            self.note("heads", began, says=NAMES[kind])
 
     def _follow(self) -> None:
         """Begin and end the collectives that follow from a round."""
@@ -251,7 +245,7 @@ class Link:
         """
         start = perf_counter()
         self._complete(begin(*args))
-        self.meter.keep(what, start, bytes=nbytes)
+        self.note(what, start, bytes=nbytes)
 
     def broadcast(self, data: Any, node: int = 0, what: str = "command") -> None:
         """Send a buffer's bytes from one node, or receive them."""
@@ -316,7 +310,7 @@ class Link:
         for request in list(requests):  # begin all of them first
             self._complete(request)
         if nbytes:
-            self.meter.keep("rows", start, bytes=nbytes)
+            self.note("rows", start, bytes=nbytes)
 
     def send_to(self, array: np.ndarray, node: int) -> None:
         """Send an array to one node, which receives it."""
@@ -328,7 +322,7 @@ class Link:
 
     def all_gather(self, mine: bytes, headers: Headers) -> Sequence[Bytes]:
         """Return the bytes of all nodes, whose headers have said how many they are."""
-        self.meter.values_sent += len(mine) * (self.size - 1)
+        self.values_sent += len(mine) * (self.size - 1)
         return self._gathered("all-gather", mine, headers, self._comm.Iallgatherv)
 
     def gather(self, mine: bytes, headers: Headers) -> Sequence[Bytes]:
@@ -356,14 +350,14 @@ class Link:
         received = [into, ([mine] * self.size, None), self._byte]
         given = [values, parts, self._byte]
         sent = values.nbytes - mine
-        self.meter.values_sent += sent
+        self.values_sent += sent
         self._run("all-to-all", sent, self._comm.Ialltoallv, given, received)
 
     def gather_parts(self, part: np.ndarray, parts: Parts, into: np.ndarray) -> None:
         """Have all nodes have the parts of all, side by side."""
         received = [into, parts, self._byte]
         sent = part.nbytes * (self.size - 1)
-        self.meter.values_sent += sent
+        self.values_sent += sent
         given = [part, self._byte]
         self._run("all-gather", sent, self._comm.Iallgatherv, given, received)
 

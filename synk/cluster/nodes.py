@@ -65,7 +65,7 @@ class Cluster:
         nodes have GPUs and some have none, and what another node cannot do.
         """
         self.open()
-        self.link.meter.tracer = None  # of a trace that the last session has not ended
+        self.link.tracer = None  # of a trace that the last session has not ended
         if self.node == 0:
             self.join()  # what an interrupt has left
             self.command(plain(("fork", asked)))

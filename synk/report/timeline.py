@@ -22,7 +22,6 @@ from typing import Any, NamedTuple
 
 from ..cluster.clocks import Clock, Sample, between
 from ..cluster.launcher import Node
-from ..cluster.link import Meter
 from ..errors import StateError, SynkError
 from ..ranks.context import RankContext
 from ..ranks.forking import nodes as synk_nodes
@@ -165,9 +164,9 @@ def trace(path: str | os.PathLike, *, limit: int = 100_000) -> Iterator[None]:
 def worker_start_trace(context: RankContext, limit: int) -> list[Sample]:
     """Begin to keep events; return on rank 0 how the clocks of nodes compare."""
     clocks = _compare_clocks(context)
-    meter = _meter(context)
-    if meter is not None:
-        meter.tracer = Tracer(limit)
+    link = _link(context)
+    if link is not None:
+        link.tracer = Tracer(limit)
     context.tracer = Tracer(limit)
     return clocks
 
@@ -183,9 +182,9 @@ def worker_stop_trace(context: RankContext) -> TraceOfRank:
 def _stop(context: RankContext) -> tuple[Tracer | None, Tracer | None]:
     """End this rank's tracers, and return them."""
     tracer, context.tracer, of_node = context.tracer, None, None
-    meter = _meter(context)
-    if meter is not None:
-        of_node, meter.tracer = meter.tracer, None
+    link = _link(context)
+    if link is not None:
+        of_node, link.tracer = link.tracer, None
     return tracer, of_node
 
 
@@ -200,9 +199,9 @@ def _compare_clocks(context: RankContext) -> list[Sample]:
     return [] if alone else context.comm.compare_clocks()
 
 
-def _meter(context: RankContext) -> Meter | None:
-    """Return what the master of one of several nodes counts."""
-    return None if context.comm is context.local else context.comm.meter
+def _link(context: RankContext) -> Any:
+    """Return what connects the masters of several nodes, in one of them."""
+    return None if context.comm is context.local else context.comm.link
 
 
 def _collect(tracer: Tracer, pool: Pool) -> tuple[list[TraceOfRank], str | None]:
