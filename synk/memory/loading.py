@@ -6,7 +6,7 @@ import contextlib
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from time import perf_counter
-from typing import Any, Protocol, TypeVar
+from typing import Any
 
 import numpy as np
 
@@ -63,29 +63,12 @@ class RowLoader:
         return arrived([taker.take_whole(array) for taker, array in pairs])
 
 
-class HasRows(Protocol):
-    """What rows can be taken for: arrays, and a selection of rows of each."""
-
-    start: float
-    """When the wait for the rows began."""
-
-    @property
-    def sources(self) -> Sequence[np.ndarray]:
-        """The arrays that rows are taken from."""
-
-    @property
-    def selections(self) -> Sequence[Selection]:
-        """Which rows of each."""
-
-
-Item = TypeVar("Item", bound=HasRows)
-
-
 class Prefetcher:
     """Goes through items, while a thread takes the rows of the next one.
 
-    `takers` are two sets with a taker for every array of an item: one is filled while
-    the other is in use.
+    An item has `sources`, arrays that rows are taken from, `selections`, which rows of
+    each, and `start`: when the wait for its rows began. `takers` are two sets with a
+    taker for every array of an item: one is filled while the other is in use.
     """
 
     def __init__(self, takers: Sequence[Sequence[RowTaker]]) -> None:
@@ -100,7 +83,7 @@ class Prefetcher:
         """Wait for the thread to end."""
         self._thread.close()
 
-    def through(self, items: Iterable[Item]) -> Iterator[tuple[Item, list[np.ndarray]]]:
+    def through(self, items: Iterable[Any]) -> Iterator[tuple[Any, list[np.ndarray]]]:
         """Return every item with its rows; these are valid until the next one."""
         turn, waiting = 0, None
         for item in items:
@@ -118,7 +101,7 @@ class Prefetcher:
         if waiting is not None:
             yield self._arrived(waiting)
 
-    def _arrived(self, item: Item) -> tuple[Item, list[np.ndarray]]:
+    def _arrived(self, item: Any) -> tuple[Any, list[np.ndarray]]:
         item.start = perf_counter()
         return item, arrived(self._thread.wait())
 

@@ -23,7 +23,7 @@ import mmap
 import os
 import weakref
 from io import FileIO
-from typing import Any, Protocol, TypeAlias, TypeGuard
+from typing import Any, TypeAlias, TypeGuard
 
 import numpy as np
 
@@ -301,26 +301,14 @@ def _whole_pages(nbytes: int) -> int:
     return max(1, math.ceil(nbytes / mmap.PAGESIZE)) * mmap.PAGESIZE
 
 
-# -- memory whose changes are seen: `Data` registers its own here, for those who have no
-# more than a window
+# -- memory whose changes are seen
 
-
-class Watched(Protocol):
-    """Memory whose changes are seen: see `variables.data`."""
-
-    window: Window | None
-
-    is_partial: bool
-    """Whether it has rows of this machine's ranks only."""
-
-    @property
-    def state(self) -> int | None:
-        """A number that no other values have; None if they may change at any time."""
-
-
-WATCHED: weakref.WeakValueDictionary[tuple[int, int], Watched]
+# `Data` registers its own here, for those who have no more than a window, by the key of
+# its segment. Each has a `window`; a `state`, a number that no other values have, or
+# None if they may change at any time; and `is_partial`: whether it has rows of this
+# machine's ranks only. See `variables.data`.
+WATCHED: weakref.WeakValueDictionary[tuple[int, int], Any]
 WATCHED = weakref.WeakValueDictionary()
-"""By the key of the segment."""
 
 
 def state_of(window: Window) -> int | None:
