@@ -21,12 +21,18 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from pytensor.compile import SharedVariable
 
-from ..comm.buffers import FlatLayout, StageBuffer, views_of
+from ..comm.buffers import (
+    FlatLayout,
+    SharedRows,
+    StageBuffer,
+    make_shared_rows,
+    views_of,
+)
 from ..comm.divided import DividedAllReduce
 from ..comm.flat import FlatBuffer, FlatBuffers
 from ..comm.shm import SharedMemoryComm
 from ..engines import plain_functions
-from ..memory.segment import Attachments, Segment
+from ..memory.segment import Attachments
 from ..times.timing import UNCOUNTED, Times
 
 
@@ -98,7 +104,7 @@ class _VariableBuffer(FlatBuffer):
         self._plan, self._shape = plan, rows.shape
         self._sides = [_Side(comm, plan, rows)]
         self._side = 0
-        self._second: Segment | None = None  # rank 0's
+        self._second: SharedRows | None = None
         return self._sides[0].row
 
     @property
@@ -148,14 +154,9 @@ class _VariableBuffer(FlatBuffer):
 
     def _second_side(self, comm: SharedMemoryComm) -> np.ndarray:
         """Return further rows, which rank 0 makes."""
-        window = None
-        if comm.rank == 0:
-            self._second = Segment(self._shape[0] * self._shape[1])
-            rows = self._second.array(np.uint8, self._shape)
-            window = self._second.window(rows)
-        window = comm.exchange(window)[0]
-        # Its arrays alone keep the memory of a rank: values may outlive the buffer.
-        return Attachments().array(window) if comm.rank else rows
+        # Arrays alone keep the memory of a rank: values may outlive the buffer.
+        self._second = make_shared_rows(comm, Attachments(), self._shape)
+        return self._second.rows
 
 
 def _lies_at(value: np.ndarray, place: np.ndarray) -> bool:
