@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from random_alarms import alarms
 
 import synk
 from synk.files.columns import Column
@@ -90,11 +91,64 @@ def test_rows_are_mapped_when_they_are_taken():
     segment.close()
 
 
-# -- the thread that reads files -------------------------------------------------------
+# -- threads that do jobs: in order, and wherever an interrupt comes
+
+NAME = "synk-files"
 
 
 def threads():
-    return [t for t in threading.enumerate() if t.name == "synk-files"]
+    return [thread for thread in threading.enumerate() if thread.name == NAME]
+
+
+def test_jobs_are_done_in_turn_in_one_thread_and_close_waits_for_the_last(monkeypatch):
+    thread, seen = JobThread(NAME), []
+    assert not threads()
+    for k in range(5):
+        thread.begin(lambda k: seen.append(threading.get_ident()) or k * k, k)
+        assert thread.wait() == k * k
+    assert len(set(seen)) == 1
+    assert seen[0] != threading.get_ident()
+    thread.begin(lambda: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        thread.wait()
+    begun, goes_on = threading.Event(), threading.Event()
+    thread.begin(lambda: (begun.set(), goes_on.wait(30), seen.append("end")))
+    assert begun.wait(30)
+    threading.Timer(0.05, goes_on.set).start()
+    thread.close()
+    assert seen[-1] == "end"
+    JobThread(NAME).close()  # that has begun nothing
+    with monkeypatch.context() as patch:  # an interrupt right before it is started
+        patch.setattr(threading.Thread, "start", lambda _: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            (thread := JobThread(NAME)).begin(list)
+    thread.close()
+    assert not threads()
+
+
+@pytest.mark.parametrize("is_for_one_job", [False, True])
+def test_an_interrupt_at_any_point_leaves_no_lock_taken(is_for_one_job, monkeypatch):
+    begun, ended, stops = [], [], 0
+
+    def job(k):
+        begun.append(k)
+        ended.append(k)
+        return k
+
+    def use(thread):
+        for k in range(4):
+            thread.begin(job, k)
+            assert thread.wait() == k
+
+    with alarms(monkeypatch) as interrupted:
+        for _ in range(800):
+            thread = JobThread(NAME, is_for_one_job)
+            stops += interrupted(400e-6, lambda: use(thread))  # noqa: B023
+            thread.close()
+            assert begun == ended
+            begun.clear(), ended.clear()
+    assert stops > 25
+    assert not threads()
 
 
 def test_after_an_interrupt_memory_is_the_threads_until_it_ends(tmp_path, monkeypatch):

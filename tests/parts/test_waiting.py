@@ -18,6 +18,7 @@ import pytest
 from synk.comm.locks import Locks, write
 from synk.comm.shm import MET, WAIT, WAKE, SharedMemoryComm, meet, must_sleep
 from synk.memory.segment import Segment
+from synk.rules.centre import may_come
 from synk.workers import waiting
 from synk.workers.control import COMMAND, MESSAGE_ROOM, REPLY_ROOM, Control
 from synk.workers.recorder import Unrecorded
@@ -329,6 +330,31 @@ def test_a_counter_is_waited_for():
         write(words, 0, number)
     thread.join(60)
     assert seen == [3]
+
+
+# -- turns of workers of a training rule
+
+
+@pytest.mark.parametrize(("n", "most"), [(2, 1), (2, 3), (3, 2), (4, 5), (5, 4)])
+def test_somebody_may_always_come_and_nobody_comes_too_late(n, most):
+    # Of each: how many moves ago it came last; all ways to go on.
+    states, known = [(0,) * n], set()
+    while states:
+        state = states.pop()
+        if state in known:
+            continue
+        known.add(state)
+        assert max(state) <= most
+        others = [[*state[:i], *state[i + 1 :]] for i in range(n)]
+        came = [[10_000 - ago for ago in of_others] for of_others in others]
+        able = [i for i in range(n) if may_come(10_000, came[i], most)]
+        assert state.index(max(state)) in able
+        for i in able:
+            after = [ago + 1 for ago in state]
+            after[i] = 0
+            states.append(tuple(after))
+    if most > n - 1:  # the bound is reached, and more than taking turns is allowed
+        assert max(map(max, known)) == most
 
 
 # -- what lies where
