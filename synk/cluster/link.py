@@ -267,18 +267,18 @@ class Link:
         self.broadcast(room, node, what)
         return bytes(room)
 
-    def send(self, message: bytes) -> None:
-        """Send a message from node 0 to all others."""
-        self.bytes_sent += len(message) * (self.size - 1)
-        self.broadcast(message)
-
-    def send_arrays(
-        self, common: Sequence[np.ndarray], rows: Sequence[Sequence[np.ndarray]]
+    def send(
+        self,
+        message: bytes,
+        common: Sequence[np.ndarray],
+        rows: Sequence[Sequence[np.ndarray]],
     ) -> None:
-        """Send arrays from node 0 to each other node: to all, and its own to each."""
+        """Send a message from node 0, if any, and arrays to all, and rows to each."""
+        of_all = len(message) + sum(each.nbytes for each in common)
         nbytes = sum(each.nbytes for some in rows for each in some)
-        self.bytes_sent += sum(each.nbytes for each in common) * (self.size - 1)
-        self.bytes_sent += nbytes
+        self.bytes_sent += of_all * (self.size - 1) + nbytes
+        if message:
+            self.broadcast(message)
         for array in common:
             self.broadcast(array)
         pairs = [(node, array) for node, arrays in enumerate(rows) for array in arrays]

@@ -139,9 +139,8 @@ class Cluster:
 
         def then(_: Headers) -> None:
             self.in_command = True
-            if len(message) > INLINE:
-                self.link.send(message)
-            self.link.send_arrays(outgoing.common, outgoing.rows)
+            follows = message if len(message) > INLINE else b""
+            self.link.send(follows, outgoing.common, outgoing.rows)
             if outgoing.is_planned:
                 self.cache.sent()
             self._number = number

@@ -101,7 +101,7 @@ def _inbox() -> Inbox:
 def _as_bytes(reply: Any) -> bytes:
     """Return replies as bytes; what cannot be pickled is the first rank's failure.
 
-    So that they ride in a head, they are no bytes if all are None.
+    So that they ride in a header, they are no bytes if all are None.
     """
     if all(each is None for each in reply):
         return b""
