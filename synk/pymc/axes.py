@@ -186,6 +186,8 @@ def _indexed(node: Apply, first: int, picked: Variable) -> Iterator[Pair]:
     """
     array = node.inputs[0]
     entries = entries_of_index(node, first)
+    if any(_is_array(e) and e.type.dtype == "bool" and _ndim(e) > 1 for e in entries):
+        return  # a mask of several axes makes one of them
     entries += [slice(None)] * (_ndim(array) - len(entries))
     arrays = [axis for axis, e in enumerate(entries) if _is_array(e)]
     ndim = max((_ndim(entries[axis]) for axis in arrays), default=0)

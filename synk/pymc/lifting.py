@@ -392,12 +392,11 @@ def with_gathered_data(
     def visit(node: Apply, inputs: list[Variable]) -> list[Variable] | None:
         if inputs[0] not in computed or not isinstance(node.op, (*TAKING, Subtensor)):
             return None
-        gathered = _along_one_axis(node, inputs)
-        if gathered is None or (node in at_once and _reverses(gathered[1])):
+        index = _gathered(node, inputs)
+        if index is None or (node in at_once and _reverses(index)):
             return None
-        axis, entry = gathered
-        lifting = Lifting(computed, 1)
-        found = lifting.of(inputs[0], {axis: entry})
+        axis, lifting = min(index), Lifting(computed, 1)
+        found = lifting.of(inputs[0], index)
         if not lifting.meets_data:
             return None
         order = [*range(1, axis + 1), 0, *range(axis + 1, found.type.ndim)]
@@ -423,13 +422,19 @@ def _needed_at_once(nodes: Sequence[Apply]) -> set[Apply]:
     return found
 
 
-def _reverses(entry: Any) -> bool:
+def _reverses(index: Index) -> bool:
     """Tell whether an index is all entries, from the last to the first."""
-    return isinstance(entry, slice) and entry == slice(None, None, -1)
+    return any(
+        isinstance(entry, slice) and entry == slice(None, None, -1)
+        for entry in index.values()
+    )
 
 
-def _along_one_axis(node: Apply, inputs: list[Variable]) -> tuple[int, Any] | None:
-    """Return along which axis a node gathers rows, and which; None if not along one."""
+def _gathered(node: Apply, inputs: list[Variable]) -> Index | None:
+    """Return the index by which a node gathers rows; None if it is not of one entry.
+
+    That may be a mask of several axes, as of the observed values in a matrix.
+    """
     try:
         entries = entries_of_index(node, 1)
     except Refused:
@@ -440,17 +445,19 @@ def _along_one_axis(node: Apply, inputs: list[Variable]) -> tuple[int, Any] | No
     ((axis, entry),) = gathered
     if isinstance(entry, slice):
         bounds = [_number(p) for p in (entry.start, entry.stop, entry.step)]
-        return None if "?" in bounds else (axis, slice(*bounds))
-    if getattr(entry.type, "ndim", 0) != 1:
-        return None
-    if entry.type.dtype == "bool":
+        return None if "?" in bounds else {axis: slice(*bounds)}
+    ndim = getattr(entry.type, "ndim", 0)
+    is_mask = getattr(entry.type, "dtype", "") == "bool"
+    if is_mask and ndim:
         if isinstance(entry, Constant):
-            return axis, np.flatnonzero(entry.data)
-        return (axis, pt.nonzero(entry)[0]) if _is_data(entry) else None
+            return dict(enumerate(np.nonzero(entry.data), axis))
+        return dict(enumerate(pt.nonzero(entry), axis)) if _is_data(entry) else None
+    if ndim != 1:
+        return None
     had, has = inputs[0].type.shape[axis], entry.type.shape[0]  # type: ignore[attr-defined]
     if None in (had, has) or has > had or not _is_data(entry):
         return None
-    return axis, entry.data if isinstance(entry, Constant) else entry
+    return {axis: entry.data if isinstance(entry, Constant) else entry}
 
 
 def _is_data(var: Variable) -> bool:

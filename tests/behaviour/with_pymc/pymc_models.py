@@ -153,6 +153,14 @@ def imputed():
         pm.Normal("y", X @ _slopes(), _s(), observed=seen)
 
 
+def imputed_in_a_matrix():
+    seen = np.where(RNG.random((N, 3)) < 0.2, np.nan, X)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        loadings = pm.Normal("loadings", shape=(3, 3))
+        pm.Normal("x", X @ loadings, pm.HalfNormal("s", shape=3), observed=seen)
+
+
 def by_row_and_column():
     """Observed values with two axes, of which one has the rows."""
     loadings = pm.Normal("loadings", shape=3)
@@ -183,6 +191,7 @@ USERS = (
     *(groups_as_many_as_rows, latent_per_row, censored, truncated, hurdle, ordinal),
     *(categorical, mixture, mixture_of_counts, multivariate, with_potential, imputed),
     *(by_row_and_column, of_ones_own, process_of_basis_functions, weibull_survival),
+    imputed_in_a_matrix,
 )
 
 
