@@ -39,7 +39,7 @@ class In(_In):
         Its next value, computed by a call. A call that gives a value sets it before.
     implicit : bool, optional
         Whether calls may not give a value; by default if `value` is shared.
-    variable, name, mutable, strict, allow_downcast, autoname, borrow, shared
+    variable, name, mutable, **options
         As in PyTensor.
     """
 
@@ -50,23 +50,12 @@ class In(_In):
         value: Any = None,
         update: Any = None,
         mutable: bool | None = None,
-        strict: bool = False,
-        allow_downcast: bool | None = None,
-        autoname: bool = True,
+        *,
         implicit: bool | None = None,
-        borrow: bool | None = None,
-        shared: bool = False,
+        **options: Any,
     ) -> None:
-        super().__init__(
-            variable,
-            name=name,
-            mutable=update is not None if mutable is None else mutable,
-            strict=strict,
-            allow_downcast=allow_downcast,
-            autoname=autoname,
-            borrow=borrow,
-            shared=shared,
-        )
+        mutable = update is not None if mutable is None else mutable
+        super().__init__(variable, name=name, mutable=mutable, **options)
         if update is not None and not variable.type.in_same_class(update.type):
             raise TypeError(
                 f"the update of {variable} has the type {update.type}, not that of"
@@ -148,16 +137,6 @@ class Slot:
         else:
             raise TypeError(f"an input of type {kind} with an update needs a value")
         return make(kind, first, name=self.name, **options)
-
-    def for_pytensor(self) -> Any:
-        """Return what stands for an input without a state in ``pytensor.function``."""
-        if self.given is None:
-            return self.variable
-        options = {
-            name: getattr(self.given, name)
-            for name in ("mutable", "strict", "allow_downcast", "borrow")
-        }
-        return _In(self.variable, name=self.name, **options)
 
 
 class _Containers:

@@ -84,7 +84,7 @@ def function(
         compiled = with_own_code(
             mode,
             pytensor.function,
-            [slot.for_pytensor() for slot in slots if slot.state is None],
+            [slot.given or slot.variable for slot in slots if slot.state is None],
             outputs,
             mode=mode,
             updates=updates,

@@ -66,11 +66,6 @@ def get_context(name: Any) -> Any:
     raise ContextNotDefined(f"context name {name} not defined")
 
 
-def list_contexts() -> list:
-    """Return the names of all contexts: none."""
-    return []
-
-
 def use(device: str, *_: Any, **__: Any) -> None:
     """Warn that `device` is not used, unless it is the CPU; the script goes on."""
     if device != "cpu":
@@ -106,16 +101,11 @@ def version(raises: bool = True) -> int:
 
 
 _CUDA, _PYGPU = "CUDA not available", "PyGPU not available"
-_CONTEXTS = {
-    "ContextNotDefined": ContextNotDefined,
-    "get_context": get_context,
-    "list_contexts": list_contexts,
-}
+_CONTEXTS = {"ContextNotDefined": ContextNotDefined, "get_context": get_context}
 _OTHERS: dict[str, dict[str, Any]] = {
     "gpuarray": {
         "pygpu": None,
         "pygpu_activated": False,
-        "theano_gpu_is_already_active": False,
         "init_dev": use,
         "use": use,
         **_CONTEXTS,
@@ -129,8 +119,6 @@ _OTHERS: dict[str, dict[str, Any]] = {
     "sandbox.cuda": {
         "cuda_available": False,
         "cuda_enabled": False,
-        "cuda_initialization_error_message": "",
-        "cuda_warning_is_displayed": False,
         "dnn_available": (answer := Answer("dnn_available", _CUDA)),
         "dnn_version": version,
         "use": use,

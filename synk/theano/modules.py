@@ -122,9 +122,8 @@ SOURCES = {
     "sparse.type": ".sparse",
     "sparse.utils": "pytensor.sparse.utils",
     "tensor": f".tensors:{_VARIABLES},Rebroadcast,TensorVariable,addbroadcast,"
-    "batched_dot,batched_tensordot,cast,conj,diag,dot,flatten,"
-    "get_scalar_constant_value,mean,patternbroadcast,repeat,reshape,split,stack,tile,"
-    "trace,unbroadcast,unravel_index pytensor.tensor:abs_=abs,inv=reciprocal"
+    "batched_dot,batched_tensordot,cast,dot,flatten,mean,patternbroadcast,repeat,"
+    "reshape,stack,tile,unbroadcast pytensor.tensor:abs_=abs,inv=reciprocal"
     " .functions:shared .streams:RandomStreams .gradient:Lop,Rop,consider_constant,"
     "grad,hessian,jacobian,numeric_grad,verify_grad .graphs:Variable"
     " pytensor.tensor.exceptions:NotScalarConstantError"
@@ -136,8 +135,8 @@ SOURCES = {
     "tensor.elemwise": "pytensor.tensor.elemwise pytensor.tensor.math .tensor",
     "tensor.extra_ops": ".tensor",
     "tensor.fft": "pytensor.tensor.fft",
-    "tensor.nlinalg": ".tensors:diag,eigh,qr,trace"
-    " pytensor.tensor:alloc_diag=diag,extract_diag pytensor.tensor.linalg"
+    "tensor.nlinalg": ".tensors:eigh,qr"
+    " pytensor.tensor:alloc_diag=diag,diag,extract_diag,trace pytensor.tensor.linalg"
     " pytensor.tensor.nlinalg",
     "tensor.nnet": f"{_NETWORKS} {_CONVOLUTION}",
     "tensor.nnet.abstract_conv": f"{_CONVOLUTION}{_ABSTRACT}",
@@ -260,7 +259,7 @@ def fill(namespace: dict[str, Any]) -> None:
 def _is_others(value: Any) -> bool:
     """Tell whether a module has imported something for its own use."""
     if isinstance(value, FunctionType | BuiltinFunctionType | type):
-        return value.__module__.partition(".")[0] not in ("pytensor", "synk")
+        return str(value.__module__).partition(".")[0] not in ("pytensor", "synk")
     return isinstance(value, ModuleType)
 
 
@@ -279,12 +278,14 @@ def _sources(module: str) -> list[tuple[str, dict[str, str] | None]]:
 def _look_up(module: str, name: str) -> Any:
     for place, names in _sources(module):
         there = _import(place)
-        old = name if names is None else names.get(name, "")
-        if there is None or (names is None and not _is_public(there, name)):
+        if there is None:
             continue
-        found = getattr(there, old, _MISSING) if old else _MISSING
-        if found is not _MISSING:
-            return found
+        if names is not None:
+            old = names.get(name)
+        else:
+            old = name if _is_public(there, name) else None
+        if old is not None and hasattr(there, old):
+            return getattr(there, old)
     return _MISSING
 
 
@@ -293,9 +294,10 @@ def _names(module: str) -> set[str]:
     found: set[str] = set()
     for place, names in _sources(module):
         there = _import(place)
-        if there is not None:
-            some = dir(there) if names is None else names
-            found |= {n for n in some if names is not None or _is_public(there, n)}
+        if there is not None and names is not None:
+            found |= names.keys()
+        elif there is not None:
+            found.update(name for name in dir(there) if _is_public(there, name))
     return found
 
 

@@ -6,6 +6,7 @@ of these.
 
 from __future__ import annotations
 
+import functools
 import io
 import pickle
 import zipfile
@@ -91,17 +92,11 @@ def load(f: Any, persistent_load: Callable | None = None) -> Any:
 
     `persistent_load` returns what was stored apart, by its name.
     """
-    with zipfile.ZipFile(f) as archive:
-        found: dict[str, np.ndarray] = {}
-
-        def array(name: str) -> np.ndarray:
-            if name not in found:
-                data = io.BytesIO(archive.read(f"{name}.npy"))
-                found[name] = np.lib.format.read_array(data, allow_pickle=False)
-            return found[name]
+    with np.load(f, allow_pickle=False) as archive:
+        array = functools.cache(archive.__getitem__)  # what is shared is one object
 
         class Unpickler(pickle.Unpickler):
             def persistent_load(self, name: Any) -> Any:
                 return (persistent_load or array)(name)
 
-        return Unpickler(io.BytesIO(archive.read(_PICKLE))).load()
+        return Unpickler(io.BytesIO(archive[_PICKLE])).load()

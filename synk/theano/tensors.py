@@ -16,7 +16,6 @@ from pytensor.compile.builders import OpFromGraph
 from pytensor.graph import Constant
 from pytensor.raise_op import Assert
 from pytensor.tensor import TensorType
-from pytensor.tensor.basic import get_scalar_constant_value as _constant_value
 
 from ..also_named import also_named
 
@@ -90,15 +89,8 @@ def tensor(
 
 # -- names and order of arguments
 
-abs_ = pt.abs
-alloc_diag = pt.diag
-inv = pt.reciprocal
-conj = also_named("z", "x")(pt.conj)
-diag = also_named("x", "v")(pt.diag)
 dot = also_named("a", "l")(also_named("b", "r")(pt.dot))
-get_scalar_constant_value = also_named("orig_v", "v")(_constant_value)
 repeat = also_named("x", "a")(pt.repeat)
-trace = also_named("X", "a")(pt.trace)
 
 
 def mean(
@@ -116,20 +108,6 @@ def mean(
 def reshape(x: Any, newshape: Any, ndim: int | None = None) -> Any:
     """Return `x` in another shape; of a symbolic one `ndim` is the length."""
     return pt.reshape(x, newshape, ndim=ndim)
-
-
-def split(x: Any, splits_size: Any, n_splits: int | None = None, axis: int = 0) -> Any:
-    """Return parts of `x` along an axis; `splits_size` has their lengths."""
-    return pt.split(x, splits_size, n_splits=n_splits, axis=axis)
-
-
-def unravel_index(
-    indices: Any, dims: Any, order: str = "C", ndim: int | None = None
-) -> Any:
-    """Return coordinates of flat indices; `ndim` is the length of a symbolic `dims`."""
-    if ndim is not None:
-        dims = pt.specify_shape(pt.as_tensor_variable(dims), (ndim,))
-    return pt.unravel_index(indices, dims, order=order)
 
 
 def flatten(x: Any, ndim: int | None = None, outdim: int | None = None) -> Any:

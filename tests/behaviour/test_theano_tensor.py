@@ -135,11 +135,8 @@ BY_NUMPY = {
     # Arguments have Theano's names and order.
     "T.repeat(x=V, repeats=2)": "np.repeat(V, 2)",
     "T.dot(a=M, b=V)": "M @ V",
-    "T.diag(x=V)": "np.diag(V)",
-    "T.nlinalg.trace(X=M[:, :2])": "4.0",
     "T.mean(M, 1, None, False, True)": "M.mean(1, keepdims=True)",
     "T.mean(input=V, op=True)": "2.0",
-    "T.unravel_index(np.array([4]), theano.shared(np.array([2, 3])), 'C', 2)[0]": "[1]",
     "T.reshape(M, theano.shared(np.array([3, 2])), 2)": "M.reshape(3, 2)",
     "T.stack(tensors=[V, 2 * V], axis=1)": "np.stack([V, 2 * V], 1)",
     "T.flatten(R('bij'), outdim=2)": "R('bij').reshape(2, 12)",
