@@ -12,7 +12,7 @@ from pytensor.compile import SharedVariable, get_mode
 from pytensor.graph.basic import Variable
 from pytensor.link.basic import JITLinker, PerformLinker
 
-from . import host, jax, nn_kernels  # noqa: F401  JAX and numba learn of Ops of nn
+from . import host, jax
 
 
 class Engine(Protocol):

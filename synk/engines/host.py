@@ -13,10 +13,9 @@ import pytensor
 from pytensor.compile import Function, SharedVariable
 from pytensor.graph.basic import Variable
 
-from .numba_code import with_own_code
-from .plain_functions import as_ours, untold
-from .plain_values import is_foreign
-from .quiet import ignoring
+from .conversions import own_mode
+from .numba_code import ignoring
+from .plain_functions import is_foreign, untold
 
 NEEDS_SIZES = False
 """Shapes may come as the values of arguments."""
@@ -68,21 +67,18 @@ def make_function(
     mode: Any,
     name: str | None,
     options: dict[str, Any],
+    precision: str | None = None,
 ) -> Function:
     """Return PyTensor's function, which checks none of its arguments."""
     options = {key: value for key, value in options.items() if key not in _OURS}
     # Deprecated, and needed for variables that bring an update along: which updates are
     # made is settled in `compiler.spec`.
     with ignoring(mode, DeprecationWarning):
-        with_own: Any = with_own_code
-        return as_ours(
-            with_own,
-            mode,
-            pytensor.function,
+        return pytensor.function(
             inputs,
             outputs,
             updates=updates,
-            mode=mode,
+            mode=own_mode(mode, precision),
             name=name,
             on_unused_input="ignore",
             trust_input=True,

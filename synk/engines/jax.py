@@ -1,6 +1,6 @@
 """PyTensor's JAX mode: shared variables stay where JAX computes.
 
-Two things are done here that PyTensor leaves to the user of such functions:
+Three things are done here that PyTensor leaves to the user of such functions:
 
 *Rows.* JAX takes arrays of the CPU without a copy and goes on computing after a call
 has returned. A function made here returns when its values are there, so that the memory
@@ -10,30 +10,38 @@ of the rows can be used again.
 which would then be seen by no other function, checkpoint or rank. Here a generator is
 an input: each call derives a key for JAX from the variable's own generator, and draws
 from that if the function updates it.
+
+*Code.* What XLA compiles is kept on disk, and found by the next run of a script. JAX
+has such a cache, which is off until it is told a folder. If the script has told it
+none, it gets one beside what PyTensor compiles (``config.base_compiledir``).
 """
 
 from __future__ import annotations
 
+import contextlib
 import copy
+import functools
+import hashlib
+import os
 import sys
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytensor
 from pytensor.compile import Function, SharedVariable
 from pytensor.graph.basic import Variable
 from pytensor.graph.replace import clone_replace
 from pytensor.graph.traversal import graph_inputs
 from pytensor.tensor.random.type import RandomType
 
+from ..workers.affinity import allowed_cores
 from . import host
 from .jax_bounds import Bounds
-from .jax_code import keep_code
-from .jax_factors import mode_for
-from .jax_products import lowered_in
-from .plain_functions import untold
+from .plain_functions import settle, show_numpys, untold
 
 NEEDS_SIZES = True
 """Shapes must follow from those of arguments."""
@@ -72,19 +80,20 @@ def compile_graph(
     graphs = clone_replace([*outputs, *bounds.flags, *news], stand_ins)
     n = len(outputs) + len(bounds.flags)
     drawn = {var for var, _ in updates if _is_stream(var)}
-    with lowered_in(precision):
-        function = host.make_function(
-            [*inputs, *stand_ins.values()],
-            graphs[:n],
-            [
-                (var, new)
-                for (var, _), new in zip(updates, graphs[n:], strict=True)
-                if var not in drawn
-            ],
-            mode_for(mode, precision),
-            name,
-            options,
-        )
+    function = host.make_function(
+        [*inputs, *stand_ins.values()],
+        graphs[:n],
+        [
+            (var, new)
+            for (var, _), new in zip(updates, graphs[n:], strict=True)
+            if var not in drawn
+        ],
+        mode,
+        name,
+        options,
+        precision,
+    )
+    show_numpys([*function.get_shared(), *[var for var, _ in updates]])
     updated = [var for var, _ in updates if var not in drawn]
     return _Program(function, updated, streams, drawn, bounds)
 
@@ -113,6 +122,7 @@ def _start() -> None:
 
 def get_value(variable: SharedVariable) -> Any:
     """Return the value of a shared variable, which from now on is an array of JAX's."""
+    show_numpys([variable])
     return _taken_over(variable.container.storage)
 
 
@@ -151,6 +161,7 @@ def set_value(variable: SharedVariable, value: Any) -> None:
         if _look_about:
             wait([value])
         variable.container.storage[0] = value
+        settle([variable.container.storage])
 
 
 def as_output(value: Any) -> Any:
@@ -215,6 +226,7 @@ class _Program:
                 for storage, value in zip(self._updated, former, strict=True):
                     storage[0] = value
                 raise
+        settle(self._updated)
         return results
 
 
@@ -259,3 +271,65 @@ def _key(var: SharedVariable, draw: bool) -> Any:
 
 def _draw(generator: np.random.Generator) -> np.ndarray:
     return generator.integers(0, 2**32, 4, dtype=np.uint64)
+
+
+# -- the cache on disk
+
+_FOLDER = "synk-xla"
+_LEAST = 0.1
+"""Seconds that it takes to compile what is kept; JAX keeps nothing under 1.0."""
+_READS_ITS_OWN = 0, 10, 2
+"""The first version of JAX that reads what it has kept without a complaint.
+
+0.9.2 and 0.10.1 print errors as they read code of the same processor: "Target machine
+feature +prefer-no-gather is not supported on the host machine" (JAX's issue 38445).
+Before 0.10.2 the cache is left to the script.
+"""
+
+
+@functools.cache
+def keep_code() -> None:
+    """Have JAX keep what XLA compiles, unless it has been told.
+
+    Called with the cores that XLA has, or is to have. Does nothing if no folder can be
+    made or written to.
+    """
+    import jax
+
+    config: Any = jax.config
+    if config.jax_compilation_cache_dir or not config.jax_enable_compilation_cache:
+        return
+    if jax.__version_info__ < _READS_ITS_OWN:
+        return
+    folder = folder_for(threads=len(allowed_cores()))
+    with contextlib.suppress(OSError):
+        folder.mkdir(parents=True, exist_ok=True)
+        for path in folder.glob("*-cache"):
+            # Of a process that was ended before it could write: JAX would warn of it,
+            # each time, and never write it anew.
+            if not path.stat().st_size:
+                path.unlink()
+        if os.access(folder, os.W_OK):
+            config.update("jax_compilation_cache_dir", str(folder))
+            config.update("jax_persistent_cache_min_compile_time_secs", _LEAST)
+
+
+def folder_for(threads: int) -> Path:
+    """Return the folder of code for this processor and so many threads.
+
+    XLA makes code for the processor, and for as many threads as it has: what was
+    compiled with one runs on one. JAX looks at neither when it reads the cache.
+    """
+    about = hashlib.sha256(_processor().encode()).hexdigest()[:12]
+    return Path(pytensor.config.base_compiledir, _FOLDER, f"{about}-{threads}")
+
+
+def _processor() -> str:
+    """Return what the system says of the processor: its model, and what it can do."""
+    found: dict[str, str] = {}
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            name, _, value = line.partition(":")
+            found.setdefault(name.strip(), value.strip())
+    names = "model name", "flags", "CPU part", "Features"  # the last two on ARM
+    return "\n".join(found.get(name, "") for name in names)

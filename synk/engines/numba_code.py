@@ -1,96 +1,112 @@
-"""Numba mode: code of synk's in the place of PyTensor's.
+"""Numba: which modes are its own, its warnings, and machine code before the first call.
 
-What synk compiles, loops and graphs within graphs included, has code of its own for
-some Ops: `numba_layout`, `numba_products`, `numba_elemwise`. A ``pytensor.function``
-beside it compiles as without synk: the same code by the same key of PyTensor's cache on
-disk. Code made here has keys of its own.
+Numba makes machine code when a function is called first, which all ranks do at once:
+each would make the same code, of seconds or minutes. Asked for ahead it can be made on
+one rank first, and the others find it in numba's cache on disk.
 
-PyTensor registers implementations with ``register_funcify_default_op_cache_key``, and
-those of scalars with ``register_funcify_and_cache_key``, which are not in its
-documentation; ``test_modes_numba.py`` and ``test_engine_numba.py`` tell when
-that changes.
+That takes the types of all arguments. Those of synk's calls are known: the inputs are
+arrays in C order, the shared variables have their values, and what another part hands
+on has the type that numba has found there. Where one is not known, or the code cannot
+be cached, nothing is done here: each rank makes the code in its first call.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextvars import ContextVar, copy_context
-from functools import cache
-from typing import Any, ParamSpec, TypeVar
+import importlib
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from inspect import getfullargspec, unwrap
+from typing import Any
 
-from pytensor.graph.basic import Apply
-from pytensor.scalar import Composite
-from pytensor.tensor.elemwise import DimShuffle
-from pytensor.tensor.math import Dot
+import numpy as np
+from pytensor.compile import Function, get_mode
+from pytensor.graph.basic import Variable
+from pytensor.link.numba.linker import NumbaLinker
+from pytensor.tensor.type import DenseTensorType
 
-from . import numba_elemwise, numba_layout, numba_products
-from .quiet import is_numba
-
-_is_ours: ContextVar[bool] = ContextVar("is_ours", default=False)
-
-_P = ParamSpec("_P")
-_R = TypeVar("_R")
+from .plain_functions import is_foreign
 
 
-def with_own_code(
-    mode: Any, compile_it: Callable[_P, _R], /, *args: _P.args, **kwargs: _P.kwargs
-) -> _R:
-    """Call `compile_it`, such that what it compiles has synk's code.
-
-    That is for numba: in other modes it is just called. That it is to have it is said
-    in a copy of the context, which ends with the call: an interrupt finds nothing that
-    it could leave behind.
-    """
+@contextmanager
+def ignoring(mode: Any, *categories: type[Warning]) -> Iterator[None]:
+    """Ignore warnings of these categories while a graph is compiled in a mode."""
     if is_numba(mode):
-        _register()
-    context = copy_context()
-    context.run(_is_ours.set, True)
-    return context.run(compile_it, *args, **kwargs)
+        # It brings filters of what numba says of generated code, for good. Imported
+        # later, within `catch_warnings`, it would lose them at the end of that, and
+        # numba compiles in the first call.
+        importlib.import_module("pytensor.link.numba.dispatch")
+    with warnings.catch_warnings():
+        for category in categories:
+            warnings.simplefilter("ignore", category)
+        yield
 
 
-@cache
-def _register() -> None:
-    """Put synk's code in the place of PyTensor's."""
-    if numba_layout.IS_NEEDED:
-        _replace(DimShuffle, numba_layout.with_layout)
-    _replace(Dot, numba_products.product)
-    for kind in numba_elemwise.KINDS:
-        _replace_scalar(kind, numba_elemwise.function)
-    _replace_scalar(Composite, numba_elemwise.composite)
+def is_numba(mode: Any) -> bool:
+    """Tell whether numba compiles graphs in one of PyTensor's modes."""
+    return isinstance(get_mode(mode).linker, NumbaLinker)
 
 
-def _replace(kind: type, own: Callable[..., tuple[Callable, int] | None]) -> None:
-    """Register what makes an Op's code.
+def array_type(var: Variable) -> Any:
+    """Return numba's type of arrays in C order, for a tensor; None for all else."""
+    import numba
 
-    `own` takes the node and the function that PyTensor makes for it. It returns another
-    one, and a number for the key of the cache, which has to tell it from all others of
-    the Op; or None. PyTensor's own numbers are small.
+    if not isinstance(var.type, DenseTensorType):
+        return None
+    dtype = numba.from_dtype(var.type.numpy_dtype)
+    return numba.types.Array(dtype, var.type.ndim, "C")
+
+
+def make_ahead(program: Callable, given: Sequence[Any]) -> list[Any]:
+    """Make the machine code of a compiled graph, or load it.
+
+    Parameters
+    ----------
+    program : callable
+        What `host.compile_graph` has returned, for a mode of numba's.
+    given : sequence
+        Numba's types of what it is called with; None where one is not known.
+
+    Returns
+    -------
+    list
+        Numba's types of what it returns; empty if there is no code yet.
     """
-    from pytensor.link.numba.dispatch import basic
+    import numba
+    from numba.core.errors import NumbaError
 
-    original = basic.numba_funcify_default_op_cache_key.dispatch(kind)
+    function = unwrap(program)
+    assert isinstance(function, Function)
+    vm: Any = function.vm
+    held = function.input_storage[len(given) :]
+    types = (*given, *[_type_of(container.storage[0]) for container in held])
+    if None in types or vm.jit_fn.stats.cache_path is None:
+        return []
+    if getfullargspec(vm.jit_fn.py_func).varargs:
+        types = (numba.types.Tuple(types),)
+    try:
+        vm.jit_fn.compile(types)
+    except NumbaError:
+        return []  # raised again by the first call, with PyTensor's note on the Op
+    returned = vm.jit_fn.overloads[types].signature.return_type
+    return [_if_settled(one) for one in getattr(returned, "types", ())]
 
-    @basic.register_funcify_default_op_cache_key(kind)
-    def funcify(op: Any, node: Apply, **kwargs: Any) -> Any:
-        made = original(op, node=node, **kwargs)
-        function = made[0] if isinstance(made, tuple) else made
-        ours = own(node, function) if _is_ours.get() else None
-        return made if ours is None else ours
+
+def _type_of(value: Any) -> Any:
+    """Return numba's type of a shared variable's value, None if it has none."""
+    import numba
+
+    if is_foreign(value):  # an array of JAX's, which the call makes one of numpy's
+        value = np.empty((0,) * value.ndim, value.dtype)
+    try:
+        return numba.typeof(value)
+    except ValueError:
+        return None
 
 
-def _replace_scalar(
-    kind: type, own: Callable[..., tuple[Callable, str | None] | None]
-) -> None:
-    """Register what makes a scalar Op's code.
+def _if_settled(type_: Any) -> Any:
+    """Return a type that values have outside of numba as well, None for another one.
 
-    `own` takes the node, and the function that PyTensor makes for it with its key.
+    An array of any strides may turn out to be in C order there.
     """
-    from pytensor.link.numba.dispatch import basic
-
-    original = basic.numba_funcify_and_cache_key.dispatch(kind)
-
-    @basic.register_funcify_and_cache_key(kind)
-    def funcify(op: Any, node: Any = None, **kwargs: Any) -> Any:
-        made = original(op, node=node, **kwargs)
-        ours = own(node, *made) if _is_ours.get() else None
-        return made if ours is None else ours
+    return None if getattr(type_, "layout", "C") != "C" else type_

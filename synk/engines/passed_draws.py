@@ -102,7 +102,7 @@ def _end_amid(rng: Any, *rest: Any) -> Any:
     return {**rng, "jax_state": jax.random.key_data(key)[:2] if is_placed else key}
 
 
-def drawn(node: Apply, draw: Callable, known: Callable) -> Callable:
+def drawn(node: Apply, draw: Callable) -> Callable:
     """Return what draws for a rank's rows where a stream says so, and else as `draw`.
 
     Parameters
@@ -111,8 +111,6 @@ def drawn(node: Apply, draw: Callable, known: Callable) -> Callable:
         Of a random variable.
     draw : callable
         PyTensor's, of a key's dict, a shape and parameters. It changes the dict.
-    known : callable
-        Returns a shape as JAX knows it when it compiles.
     """
 
     def call(rng: Any, size: Any, *parameters: Any) -> Any:
@@ -125,9 +123,7 @@ def drawn(node: Apply, draw: Callable, known: Callable) -> Callable:
             return draw(rng, size, *parameters)
         import jax
 
-        led, numbers = draw(
-            rng, known("the shape of random numbers", every), *parameters
-        )
+        led, numbers = draw(rng, every, *parameters)
         own = numbers.shape[0] if size is None else size[0]
         return led, jax.lax.dynamic_slice_in_dim(numbers, before[0], own)
 

@@ -2,12 +2,18 @@
 
 They may update variables themselves, which the ledger must see. Mostly a variable's new
 value is a new object. But compiled code may write it over the old one, in the same
-array, and then nothing tells that there is another value. So PyTensor's functions,
-instances of `pytensor.compile.Function`, are told here to say when they have made
-updates. That takes some 0.3 us of a call.
+array, and then nothing tells that there is another value. And they may read what synk
+has computed by JAX, whose arrays the code of other modes does not know.
 
-And they may read what synk has computed by JAX, whose arrays the code of other modes
-does not know. Those become numpy's first, where a function is not for JAX itself.
+PyTensor has no place to be told of calls. So **while a process has ranks**, calls of
+`pytensor.compile.Function` go through `_call_and_tell`, which takes some 0.3 us: it
+makes numpy's arrays of JAX's before a function reads them, and says of which variables
+a function has made updates after it. Without ranks PyTensor is as it was.
+
+Values of a variable that is in a function for JAX are numpy's to the script
+(`show_numpys`): JAX's arrays cannot be written to, and which engine makes a call is not
+the script's affair. What PyTensor calls the internal type is still there for who asks
+for it (``return_internal_type=True``).
 
 ``maker.inputs`` and ``input_storage``, which belong together one by one, are as in
 PyTensor 2.38 to 3.3; ``test_shared_variables_values.py`` tells when that changes.
@@ -15,37 +21,40 @@ PyTensor 2.38 to 3.3; ``test_shared_variables_values.py`` tells when that change
 
 from __future__ import annotations
 
-import gc
 import sys
 import weakref
-from collections.abc import Callable
-from contextvars import ContextVar, copy_context
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from functools import partial, wraps
-from typing import Any, ParamSpec, TypeVar
+from typing import Any
 
 import numpy as np
-from pytensor.compile import Function
-
-from .plain_values import is_foreign
-
-_P = ParamSpec("_P")
-_R = TypeVar("_R")
+from pytensor.compile import Function, SharedVariable
+from pytensor.link.jax.linker import JAXLinker
 
 _NOTED = "storages_that_synk_is_told_of"
 """An attribute of a function's last input, as a function itself takes none."""
 
-_told: list[tuple[weakref.WeakMethod, weakref.WeakMethod]] = []
-_NOTHING: tuple[list, list] = [], []
-_is_ours: ContextVar[bool] = ContextVar("is_ours", default=False)
+_call = Function.__call__
 
-_make, _call = Function.__init__, Function.__call__
+
+class _Told:
+    """Who is told of values, if a process has ranks; held weakly."""
+
+    def __init__(self) -> None:
+        self.changed: Callable[[], Any] = lambda: None
+        self.moved: Callable[[], Any] = lambda: None
+
+
+_told = _Told()
+_show_numpys: weakref.WeakSet[SharedVariable] = weakref.WeakSet()
 
 
 def tell(
     changed: Callable[[list[Any]], None],
     moved: Callable[[list[tuple[Any, Any]]], None],
 ) -> None:
-    """Tell methods of variables' values; they are held weakly, and the only ones.
+    """Tell methods of variables' values, from now on; they are the only ones.
 
     Parameters
     ----------
@@ -54,39 +63,77 @@ def tell(
     moved : callable
         Is called with pairs (old, new) of arrays that are equal.
     """
-    _told[:] = [(weakref.WeakMethod(changed), weakref.WeakMethod(moved))]
+    _told.changed, _told.moved = weakref.WeakMethod(changed), weakref.WeakMethod(moved)
+    Function.__call__ = _call_and_tell  # type: ignore[method-assign]
 
 
-def as_ours(make: Callable[_P, _R], /, *args: _P.args, **kwargs: _P.kwargs) -> _R:
-    """Call `make`, which makes a function whose updates the ledger knows of otherwise.
-
-    That it does is said in a copy of the context, which ends with the call: so an
-    interrupt finds nothing that it could leave behind.
-    """
-    context = copy_context()
-    context.run(_is_ours.set, True)
-    return context.run(make, *args, **kwargs)
+def tell_no_more(changed: Callable[[list[Any]], None]) -> None:
+    """Leave functions as PyTensor has them, if it is this method that is told."""
+    if _told.changed() != changed:
+        return  # of ranks that are gone; others have come since
+    for var in list(_show_numpys):
+        with suppress(RuntimeError):  # of a device that has failed
+            bring_home([var.container.storage])
+    _told.__init__()  # type: ignore[misc]
+    if Function.__call__ is _call_and_tell:  # and not what somebody has made of it
+        Function.__call__ = _call  # type: ignore[method-assign]
 
 
 def untold(function: Function) -> Callable[..., Any]:
-    """Return what calls a function that was made so, without a detour."""
+    """Return what calls a function of which the ledger knows otherwise."""
     call: Any = partial(_call, function)
     call.__wrapped__ = function
     return call
 
 
-def _note(function: Function) -> None:
-    inputs = zip(function.maker.inputs, function.input_storage, strict=True)
-    shared = [(var, cell.storage) for var, cell in inputs if var.implicit]
-    updated = [storage for var, storage in shared if var.update is not None]
-    linker = type(function.maker.mode.linker).__module__
-    is_for_jax = linker.startswith("pytensor.link.jax")
-    read = [] if is_for_jax else [storage for _, storage in shared]
-    if updated or read:
-        setattr(function.input_storage[-1], _NOTED, (updated, read))
+def have_moved(values: list[tuple[Any, Any]]) -> None:
+    """Tell that variables have equal values in place of others, (old, new) arrays."""
+    if moved := _told.moved():
+        moved(values)
 
 
-def _bring_home(storages: list[list[Any]]) -> None:
+@wraps(_call)
+def _call_and_tell(self: Function, *args: Any, **kwargs: Any) -> Any:
+    updated, read = _storages(self)
+    if read and "jax" in sys.modules:
+        bring_home(read)
+    if not updated:
+        return _call(self, *args, **kwargs)
+    try:
+        return _call(self, *args, **kwargs)
+    finally:  # an error may come when some are made
+        changed = _told.changed()
+        for storage in updated if changed else ():
+            changed(storage)
+
+
+def _storages(function: Function) -> tuple[list, list]:
+    """Return those of variables that a function updates, and that it reads."""
+    cells = function.input_storage
+    if not cells:
+        return [], []
+    found = getattr(cells[-1], _NOTED, None)
+    if found is None:
+        inputs = zip(function.maker.inputs, cells, strict=True)
+        shared = [(var, cell.storage) for var, cell in inputs if var.implicit]
+        updated = [storage for var, storage in shared if var.update is not None]
+        is_for_jax = isinstance(function.maker.mode.linker, JAXLinker)
+        found = updated, [] if is_for_jax else [storage for _, storage in shared]
+        setattr(cells[-1], _NOTED, found)
+    return found
+
+
+# -- values
+
+
+def is_foreign(value: Any) -> bool:
+    """Tell whether a value is an array of another package's, as JAX's are."""
+    return not isinstance(value, (np.ndarray, np.generic)) and hasattr(
+        value, "__array__"
+    )
+
+
+def bring_home(storages: Iterable[list[Any]]) -> None:
     """Make arrays of numpy's of what is not."""
     for storage in storages:
         old = storage[0]
@@ -95,40 +142,40 @@ def _bring_home(storages: list[list[Any]]) -> None:
             have_moved([(old, new)])
 
 
-def have_moved(values: list[tuple[Any, Any]]) -> None:
-    """Tell that variables have equal values in place of others, (old, new) arrays."""
-    for _, moved in _told:
-        told: Any = moved()
-        if told:
-            told(values)
+def settle(storages: Iterable[list[Any]]) -> None:
+    """Bring values home that were computed in a process that has no ranks."""
+    if _told.changed() is None:
+        bring_home(storages)
 
 
-@wraps(_make)
-def _make_and_note(self: Function, *args: Any, **kwargs: Any) -> None:
-    _make(self, *args, **kwargs)
-    if not _is_ours.get():
-        _note(self)
+def show_numpys(variables: Iterable[SharedVariable]) -> None:
+    """Have ``get_value`` of variables return numpy's arrays, whatever they hold."""
+    for var in variables:
+        if var not in _show_numpys:
+            _show_numpys.add(var)
+            var.get_value = _GetNumpys(var)  # type: ignore[method-assign]
 
 
-@wraps(_call)
-def _call_and_tell(self: Function, *args: Any, **kwargs: Any) -> Any:
-    cells = self.input_storage
-    updated, read = getattr(cells[-1], _NOTED, _NOTHING) if cells else _NOTHING
-    if read and "jax" in sys.modules:
-        _bring_home(read)
-    if not updated:
-        return _call(self, *args, **kwargs)
-    try:
-        return _call(self, *args, **kwargs)
-    finally:  # an error may come when some are made
-        for changed, _ in _told:
-            told: Any = changed()
-            for storage in updated if told else ():
-                told(storage)
+class _GetNumpys:
+    """The method ``get_value`` of one variable, which it does not keep alive."""
 
+    def __init__(self, variable: SharedVariable) -> None:
+        self._variable = weakref.ref(variable)
 
-for _made in gc.get_objects():  # those that were there before synk
-    if type(_made) is Function:
-        _note(_made)
-Function.__init__ = _make_and_note  # type: ignore[method-assign]
-Function.__call__ = _call_and_tell  # type: ignore[method-assign]
+    def __call__(self, borrow: bool = False, return_internal_type: bool = False) -> Any:
+        get = self._pytensors()
+        if not return_internal_type:
+            value = get(borrow=True, return_internal_type=True)
+            if is_foreign(value):
+                return np.asarray(value) if borrow else np.array(value)
+        return get(borrow, return_internal_type)
+
+    def _pytensors(self) -> Callable[..., Any]:
+        var = self._variable()
+        assert var is not None
+        return partial(type(var).get_value, var)
+
+    def __reduce__(self) -> Any:
+        # Where the variable is copied or loaded it has PyTensor's method.
+        method: Any = self._pytensors()
+        return partial, (method.func, *method.args)

@@ -31,7 +31,7 @@ from ..compiler.sizes import sizes_from_inputs
 from ..compiler.spec import FunctionSpec
 from ..compiler.stages import Cut, Part, Stage, cut, uncut
 from ..engines import Engine, engine_for
-from ..engines.machine_code import array_type, make_ahead
+from ..engines.numba_code import array_type, make_ahead
 from ..engines.precision import check_engine
 from ..garbage import without_collection
 from ..memory.loading import RowLoader

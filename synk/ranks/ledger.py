@@ -128,6 +128,10 @@ class Ledger:
         self._variables: weakref.WeakSet[SharedVariable] = weakref.WeakSet()
         plain_functions.tell(self._set_in_place, self.moved)
 
+    def close(self) -> None:
+        """Leave plain functions as PyTensor has them."""
+        plain_functions.tell_no_more(self._set_in_place)
+
     def variables(self) -> list[SharedVariable]:
         """Return the variables that have entries, and are there still."""
         return list(self._variables)

@@ -79,4 +79,6 @@ class Pool:
         context, self.context = self.context, None
         if context is not None:
             context.close()
+        if not self.rank:
+            self.ledger.close()
         self.records.close()

@@ -12,7 +12,7 @@ from pytensor.compile import SharedVariable
 
 from ..compiler.spec import FunctionSpec
 from ..engines import compiles_in_calls, described, host
-from ..engines.quiet import ignoring, is_numba
+from ..engines.numba_code import ignoring, is_numba
 from ..memory.segment import can_lie_here
 from ..programs.programs import CallKind, Programs, Subset
 from ..times.compile_notice import Notice

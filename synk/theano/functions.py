@@ -10,8 +10,9 @@ import pytensor
 from pytensor.compile import Out, SharedVariable, UnusedInputError
 from pytensor.graph.replace import clone_replace
 
-from ..engines.numba_code import with_own_code
-from ..engines.quiet import ignoring
+from ..engines.conversions import is_jax, own_mode
+from ..engines.numba_code import ignoring
+from ..engines.plain_functions import show_numpys
 from .compiled import Filled, In, Param, Slot, as_theanos
 from .pytensor_versions import ADVICE, DEBUGMODE, NANGUARDMODE, first_of
 
@@ -81,12 +82,10 @@ def function(
     ]
     mode = _mode_of(mode)
     with ignoring(mode, *ADVICE):
-        compiled = with_own_code(
-            mode,
-            pytensor.function,
+        compiled = pytensor.function(
             [slot.given or slot.variable for slot in slots if slot.state is None],
             outputs,
-            mode=mode,
+            mode=own_mode(mode),
             updates=updates,
             givens=states + _pairs(givens),
             no_default_updates=no_default_updates,
@@ -97,6 +96,8 @@ def function(
             profile=profile or None,  # debugprint cannot do with False
             on_unused_input=on_unused_input,
         )
+    if is_jax(mode):
+        show_numpys(compiled.get_shared())
     compiled = as_theanos(compiled)
     if names is None and not stateful:
         return compiled

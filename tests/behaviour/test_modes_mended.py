@@ -16,7 +16,13 @@ import pytest
 from children import in_a_child
 from pytensor.compile.mode import Mode
 
-import synk  # noqa: F401  which mends PyTensor's JAX mode
+
+def compiled(inputs, outputs, mode="JAX"):
+    """Return what synk has PyTensor make of a graph, with the fixes."""
+    import theano
+
+    return theano.function(inputs, outputs, mode=mode)
+
 
 FUNCTIONS = {
     "softplus": (pt.softplus, 3.2),  # PyTensor's: 2.8
@@ -55,7 +61,7 @@ def test_errors_are_of_few_units_in_the_last_place():
         # In a sum XLA makes other code; softplus is 0 of the rest, powers may be NaN.
         rows = pt.concatenate([x[:, None], rest], axis=1)
         made = [build(x), build(rows).sum(axis=1)]
-        f = pytensor.function([x, rest], made, mode="JAX")
+        f = compiled([x, rest], made)
         values, tiny = numbers(dtype), np.finfo(dtype).tiny
         zero = {"softplus": -np.inf, "power -1.5": np.inf}.get(name, 0.0)
         exact = exactly(name, values)
@@ -74,7 +80,7 @@ def test_special_values_are_those_of_numpy():
     x, i, single = pt.dvector("x"), pt.bvector("i"), pt.fvector("single")
     special = np.array([0.0, -0.0, np.inf, -np.inf, np.nan, -1.0, 5e-324])
     powers = (1.5, 2.5, -1.5)
-    f = pytensor.function([x], [*(x**p for p in powers), pt.softplus(x)], mode="JAX")
+    f = compiled([x], [*(x**p for p in powers), pt.softplus(x)])
     *found, softplus = map(np.asarray, f(special))
     for p, values in zip(powers, found, strict=True):
         with np.errstate(all="ignore"):
@@ -88,7 +94,7 @@ def test_special_values_are_those_of_numpy():
     made = [x**0.3, x**3.5, i**1.5, x**x, single ** pt.constant(wide), single**column]
     a, b, c = np.array([2.0, 3]), np.array([4, 9], "int8"), np.array([2, 4], "float32")
     right = [a**0.3, a**3.5, b**1.5, a**a, c.astype(float) ** 1.5, c**column]
-    found = pytensor.function([x, i, single], made, mode="JAX")(a, b, c)
+    found = compiled([x, i, single], made)(a, b, c)
     for value, expected in zip(found, right, strict=True):
         assert np.shape(value) == expected.shape
         np.testing.assert_allclose(value, expected, 1e-15)
@@ -99,7 +105,7 @@ def test_special_values_are_those_of_numpy():
 
 def prepared(inputs, outputs):
     """Return the function of JAX's that PyTensor makes of graphs."""
-    return pytensor.function(inputs, outputs, mode="JAX", trust_input=True).vm.jit_fn
+    return compiled(inputs, outputs).vm.jit_fn
 
 
 PRODUCTS = [
@@ -114,13 +120,13 @@ def test_the_matrix_is_read_as_it_lies():
     x, r, w = pt.dmatrix("x"), pt.dvector("r"), pt.dmatrix("w")
     values = np.ones((500, 20)), np.ones(500)
     for product in PRODUCTS:
-        compiled = prepared([x, r], [product(x, r)])
-        text = compiled.lower(*values).compile().as_text()
+        program = prepared([x, r], [product(x, r)])
+        text = program.lower(*values).compile().as_text()
         assert " dot(" in text
         assert "transpose(" not in text
     # Products with matrices stay PyTensor's.
-    compiled = prepared([x, w], [x.T @ w])
-    text = str(compiled.trace(np.ones((500, 20)), np.ones((500, 3))).jaxpr)
+    program = prepared([x, w], [x.T @ w])
+    text = str(program.trace(np.ones((500, 20)), np.ones((500, 3))).jaxpr)
     assert text.count("dot_general") == 1
     assert text.count("transpose[") == 1
 
@@ -184,7 +190,7 @@ def test_a_bias_is_added_to_images_spread_over_zeros(rewrites):
     x, b = pt.matrix(), pt.vector()
     zeros = pt.zeros((2 * x.shape[0], x.shape[1]))
     made = [f(zeros[::2], x) + b for f in (pt.set_subtensor, pt.inc_subtensor)]
-    f = pytensor.function([x, b], made, mode=Mode("py", rewrites))
+    f = compiled([x, b], made, Mode("py", rewrites))
     values, bias = np.arange(6.0).reshape(2, 3), np.array([1.0, 2, 3])
     expected = np.zeros((4, 3))
     expected[::2] = values
@@ -286,3 +292,71 @@ def test_sizes_and_constants_take_no_program_and_first_values_are_not_kept():
     assert found == pytest.approx(right, rel=1e-12)
     assert not kept
     assert programs <= 2  # the graph, and a copy of what it returns
+
+
+BESIDE = """
+import sys
+import numpy as np, pytensor, pytensor.tensor as pt
+from pytensor.compile import Function, SharedVariable
+from pytensor.link.jax.dispatch import jax_funcify, jax_typify
+from pytensor.link.jax.dispatch.random import jax_sample_fn
+from pytensor.link.numba.dispatch import basic
+from pytensor.compile.mode import optdb
+from pytensor.link.numba.cache import CACHED_SRC_FUNCTIONS
+
+TABLES = [jax_funcify, jax_typify, jax_sample_fn, basic.numba_funcify]
+TABLES += [basic.numba_funcify_and_cache_key, basic.numba_funcify_default_op_cache_key]
+STAGES = "canonicalize", "stabilize", "specialize"
+
+def state():
+    found = [dict(vars(kind)) for kind in (Function, SharedVariable)]
+    for table in TABLES:
+        own = [kind for kind in table.registry if kind.__module__.startswith("synk.")]
+        found.append({k: f for k, f in table.registry.items() if k not in own})
+    for stage in STAGES:  # to which synk adds what is for its own Ops
+        db = optdb[stage].__db__
+        found.append({(tag, str(each)) for tag in list(db) for each in db[tag]} & RULES)
+    return found
+
+RULES = {
+    (tag, str(each))
+    for stage in STAGES
+    for tag, tagged in optdb[stage].__db__.items()
+    for each in tagged
+}
+
+def programs():
+    x, w = pt.dmatrix("x"), pt.dvector("w")
+    graphs = [pt.softplus(x @ w) ** 1.5, x.T @ pt.exp(x @ w)]
+    f = pytensor.function([x, w], graphs, mode="JAX", trust_input=True)
+    jaxpr = str(f.vm.jit_fn.trace(np.ones((3, 2)), np.ones(2)).jaxpr)
+    before = set(CACHED_SRC_FUNCTIONS)
+    g = pytensor.function([x, w], graphs, mode="NUMBA")
+    keys = {CACHED_SRC_FUNCTIONS[f] for f in set(CACHED_SRC_FUNCTIONS) - before}
+    zeros = pt.zeros((2 * x.shape[0], x.shape[1]))
+    spread = pytensor.function([x], pt.set_subtensor(zeros[::2], x) + 1, mode="CVM")
+    return jaxpr, keys, [pytensor.dprint(h, file="str") for h in (f, g, spread)]
+
+first, plain = state(), programs()
+import synk, synk.nn
+assert state() == first, "import synk"
+x, v = pt.dmatrix("x"), pytensor.shared(np.ones(2))
+with synk.session(1):
+    for mode in ("JAX", "NUMBA"):
+        loss = pt.softplus(x @ v).sum()
+        f = synk.function([x], loss, updates=[(v, v - pt.grad(loss, v))], mode=mode)
+        f(np.ones((4, 2)))
+    # The one thing that is told of plain functions, while there are ranks.
+    assert Function.__call__ is not first[0]["__call__"]
+    now = state()
+    now[0]["__call__"] = first[0]["__call__"]
+    assert now == first, "a call"
+    assert programs() == plain
+assert state() == first, "the end of the ranks"
+assert programs() == plain
+print("as before")
+"""
+
+
+def test_who_uses_plain_pytensor_has_it_as_it_was():
+    assert lines_of(BESIDE) == ["as before"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
 
 import mpmath
 import numpy as np
@@ -12,7 +11,6 @@ import pytensor.tensor as pt
 import pytest
 import scipy.special
 from pytensor.compile.mode import Mode
-from pytensor.link.numba.cache import CACHED_SRC_FUNCTIONS
 from reference import PY
 
 import synk
@@ -230,33 +228,3 @@ def test_what_is_not_finite_and_the_rows_beside_change_no_other_row():
     for start in range(13):
         stop = start + 1 + 2 * start
         np.testing.assert_array_equal(f(a[start:stop].copy(), b)[0], whole[start:stop])
-
-
-# -- beside PyTensor
-
-
-def test_plain_functions_have_the_code_that_they_have_without_synk():
-    """By the keys of PyTensor's cache, which synk's code is not to be found under."""
-    x, w = pt.dmatrix("x"), pt.dvector("w")
-    graphs = [getattr(pt, name)(w) for name in NAMES] + [x.T @ (x @ w)]
-
-    def plain():
-        return pytensor.function([x, w], graphs, mode="NUMBA")
-
-    def mine():
-        f = in_numba([x, w], graphs)
-        return f, f(np.ones((3, 2)), np.ones(2))
-
-    before = keys_of(plain)
-    assert before
-    assert keys_of(mine) - before
-    assert keys_of(plain) == before
-
-
-def keys_of(compile_it: Callable[[], object]) -> set[str]:
-    """Return the keys of PyTensor's cache on disk under which code was compiled."""
-    before = dict(CACHED_SRC_FUNCTIONS)
-    made = compile_it()  # the functions are known as long as this lives
-    keys = {key for f, key in CACHED_SRC_FUNCTIONS.items() if f not in before}
-    del made
-    return keys

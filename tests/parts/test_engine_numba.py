@@ -9,13 +9,12 @@ import numba
 import numpy as np
 import pytensor
 import pytensor.tensor as pt
-import pytest
 from pytensor.compile.mode import Mode, get_mode
 
 from synk.engines import host
+from synk.engines.conversions import own_mode
+from synk.engines.fixes.numba_arrays import IS_NEEDED
 from synk.engines.numba_blocks import loop_over_blocks
-from synk.engines.numba_code import with_own_code
-from synk.engines.numba_layout import IS_NEEDED
 
 NUMBA = get_mode("NUMBA")
 
@@ -32,7 +31,7 @@ def test_a_negative_binomial_is_one_loop_over_vectors(monkeypatch):
     terms = pt.gammaln(counts + alpha) - pt.gammaln(alpha)
     terms -= (alpha + counts) * pt.log(alpha + pt.exp(eta)) - counts * eta
     inputs, outputs = [eta, counts, alpha], [terms, pt.grad(terms.sum(), eta)]
-    function = with_own_code(NUMBA, pytensor.function, inputs, outputs, mode=NUMBA)
+    function = pytensor.function(inputs, outputs, mode=own_mode(NUMBA))
     plain = pytensor.function(inputs, outputs, mode=NUMBA)
     values = np.random.default_rng(2).uniform(1, 5, (3, 100))
     for found, expected in zip(function(*values), plain(*values), strict=True):
@@ -58,17 +57,12 @@ def test_a_product_copies_no_rows_which_numba_would_warn_of(monkeypatch):
     x, r = pt.matrix("x", dtype="float64"), pt.vector("r", dtype="float64")
     graph, as_written = x.T @ r, Mode("numba", None)
 
-    def plain():
-        return pytensor.function([x, r], graph, mode=as_written, trust_input=True)
+    def made(mode):
+        return pytensor.function([x, r], graph, mode=mode, trust_input=True)
 
-    def interrupted():
-        raise KeyboardInterrupt
-
-    assert copies(lambda: with_own_code(as_written, plain), monkeypatch) == []
-    with pytest.raises(KeyboardInterrupt):
-        with_own_code(as_written, interrupted)  # which leaves nothing behind
+    assert copies(lambda: made(own_mode(as_written)), monkeypatch) == []
     if IS_NEEDED:  # otherwise both are PyTensor's
-        assert copies(plain, monkeypatch)
+        assert copies(lambda: made(as_written), monkeypatch)
 
 
 # -- loops over blocks of rows

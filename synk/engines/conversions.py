@@ -1,0 +1,291 @@
+"""Graphs as functions of JAX or numba: PyTensor's, with fixes where synk compiles.
+
+PyTensor looks up how an Op is converted by the Op's class, in tables that are the same
+for everybody who compiles. Nothing of PyTensor's is replaced there: what synk compiles
+has a linker of synk's (`own_mode`), which asks a table of synk's own. That calls
+PyTensor's conversion, with those of `fixes` around it that are for the Op.
+
+Some of PyTensor's conversions convert a graph or an Op within theirs, by a global name
+of their module (``jax_funcify``). They are called as copies of theirs, for which that
+name means synk's table, so that loops and fused Ops have the fixes inside as well.
+
+What PyTensor's tables do get are synk's own Ops, such as convolutions: a plain
+``pytensor.function`` can have them.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping
+from functools import cache, partial
+from types import FunctionType
+from typing import Any
+
+from pytensor.compile import get_mode
+from pytensor.compile.mode import Mode, optdb
+from pytensor.graph.basic import Apply
+from pytensor.graph.fg import FunctionGraph
+from pytensor.graph.rewriting.basic import GraphRewriter
+from pytensor.graph.rewriting.db import RewriteDatabaseQuery
+from pytensor.link.jax.linker import JAXLinker
+from pytensor.link.numba.linker import NumbaLinker
+
+from ..nn.base import KernelOp
+from . import fixes, passed_draws, precision
+
+
+def own_mode(mode: Any, product_precision: str | None = None) -> Mode:
+    """Return one of PyTensor's modes as synk compiles in it.
+
+    Parameters
+    ----------
+    mode : str, Mode or None
+        As ``pytensor.function`` takes it. Modes that are more than a linker and
+        rewrites, such as ``DebugMode``, are returned as they are.
+    product_precision : str, optional
+        Of products of float32 in JAX mode.
+    """
+    mode = get_mode(mode)
+    is_plain = isinstance(mode.provided_optimizer, RewriteDatabaseQuery)
+    if type(mode) is not Mode or not is_plain:
+        return mode
+    if wrong := fixes.wrong_rewrites():
+        mode = mode.excluding(*wrong)
+    linker: Any = mode.linker
+    if type(linker) is NumbaLinker:
+        linker = OwnNumbaLinker()
+    elif type(linker) is JAXLinker:
+        # XLA fuses by itself. Where PyTensor makes one node of sizes and of values
+        # that are computed from them, JAX would know neither when it compiles.
+        mode = mode.excluding("fusion").register(*fixes.JAX_REWRITES)
+        if product_precision in precision.SHORT:
+            factors = precision.ConvertFactors(product_precision)
+            mode = mode.register((factors, precision.LAST))
+        linker = OwnJAXLinker(product_precision)
+    else:
+        return mode
+    return Mode(linker, mode.provided_optimizer, mode.optdb)
+
+
+def is_jax(mode: Any) -> bool:
+    """Tell whether JAX compiles graphs in one of PyTensor's modes."""
+    return isinstance(get_mode(mode).linker, JAXLinker)
+
+
+# -- JAX
+
+
+class OwnJAXLinker(JAXLinker):
+    """PyTensor's linker for JAX, with synk's conversions.
+
+    Parameters
+    ----------
+    product_precision : str, optional
+    """
+
+    def __init__(self, product_precision: str | None = None) -> None:
+        super().__init__()
+        self._precision = product_precision
+
+    def fgraph_convert(
+        self, fgraph: Any, input_storage: Any, storage_map: Any, **kwargs: Any
+    ) -> Callable:
+        """Convert a graph to a function of JAX's."""
+        import jax
+
+        _register_jax()
+        # With floatX=float32 PyTensor has JAX make 32 bits of all that a graph declares
+        # as 64. There is one such setting, for the whole process.
+        jax.config.update("jax_enable_x64", True)
+        kwargs["conversions"] = _jax_conversions(self._precision)
+        # PyTensor's linker looks up the conversion by the class of the graph.
+        kind, fgraph.__class__ = fgraph.__class__, _OwnGraph
+        try:
+            with warnings.catch_warnings():
+                # Such as that of broadcasting, which JAX checks by itself.
+                warnings.filterwarnings("ignore", "Skipping Assert")
+                storages = input_storage, storage_map
+                return super().fgraph_convert(fgraph, *storages, **kwargs)
+        finally:
+            fgraph.__class__ = kind
+
+
+class _OwnGraph(FunctionGraph):
+    """A graph that is being converted by synk's table."""
+
+
+class _JAXConversions:
+    """What converts Ops and graphs to JAX: PyTensor's functions, with fixes."""
+
+    def __init__(self, product_precision: str | None) -> None:
+        from pytensor.link.jax.dispatch import jax_funcify, jax_typify
+        from pytensor.link.jax.dispatch.random import jax_sample_fn
+
+        self._theirs: Any = jax_funcify
+        self._fixes = [*fixes.JAX_FIXES]
+        if product_precision is not None:
+            products = partial(precision.in_precision, product_precision)
+            self._fixes.append((precision.PRODUCTS, products))
+        self._copied = _copier(
+            {
+                jax_funcify: self,
+                jax_typify: partial(fixes.typified, jax_typify),
+                jax_sample_fn: partial(fixes.sampled, jax_sample_fn),
+            }
+        )
+
+    def __call__(self, op: Any, node: Apply | None = None, **kwargs: Any) -> Callable:
+        """Return the function of an Op, or of a graph; as PyTensor's `jax_funcify`."""
+        theirs = self._copied(self._theirs.dispatch(type(op)))
+
+        def convert(op: Any, node: Any) -> Callable:
+            return theirs(op, node=node, **kwargs)
+
+        for kinds, fix in self._fixes if node is not None else ():
+            if isinstance(op, kinds):
+                convert = partial(fix, convert)
+        return convert(op, node)
+
+    def of_graph(self, graph: Any, **kwargs: Any) -> Callable:
+        """Return the function of a graph."""
+        return self._copied(self._theirs.dispatch(FunctionGraph))(graph, **kwargs)
+
+
+@cache
+def _jax_conversions(product_precision: str | None) -> _JAXConversions:
+    return _JAXConversions(product_precision)
+
+
+# -- numba
+
+
+class OwnNumbaLinker(NumbaLinker):
+    """PyTensor's linker for numba, with synk's conversions."""
+
+    def fgraph_convert(self, fgraph: Any, **kwargs: Any) -> Any:
+        """Convert a graph to a function of numba's, and the key of its code."""
+        _register_numba()
+        return _numba_conversions().with_cache(fgraph, **kwargs)
+
+
+class _NumbaConversions:
+    """What converts Ops and graphs to numba: PyTensor's functions, with fixes.
+
+    A conversion gives a function and a key, which tells its code from all other code
+    in PyTensor's cache on disk. The functions used here are in the module ``basic`` of
+    PyTensor 2.38 to 3.3.
+    """
+
+    def __init__(self) -> None:
+        from pytensor.link.numba.dispatch import basic
+
+        self._theirs: Any = basic.numba_funcify_and_cache_key
+        with_keys = {self._theirs: self}
+        without_keys = {basic.numba_funcify: lambda *args, **kw: self(*args, **kw)[0]}
+        self.with_cache = _copier(with_keys | without_keys)(
+            basic.numba_funcify_ensure_cache
+        )
+        """Converts, and has numba keep the code."""
+        self._copied = _copier(
+            with_keys | {basic.numba_funcify_ensure_cache: self.with_cache}
+        )
+
+    def __call__(self, op: Any, node: Apply | None = None, **kwargs: Any) -> tuple:
+        """Return the function of an Op or a graph, and its key."""
+        made = self._copied(self._theirs.dispatch(type(op)))(op, node=node, **kwargs)
+        fix = fixes.NUMBA_FIXES.get(type(op))
+        ours = None if fix is None or node is None else fix(node, *made)
+        return made if ours is None else ours
+
+
+@cache
+def _numba_conversions() -> _NumbaConversions:
+    return _NumbaConversions()
+
+
+# -- copies
+
+
+def _copier(meant: Mapping[Any, Any]) -> Callable[[Any], Any]:
+    """Return what copies functions, such that globals of theirs mean other objects.
+
+    Parameters
+    ----------
+    meant : mapping
+        What stands for which object, under whatever name it goes.
+    """
+    by_id = {id(old): (old, new) for old, new in meant.items()}
+
+    @cache
+    def copied(function: Any) -> Any:
+        if not isinstance(function, FunctionType):
+            return function
+        names = {
+            name: by_id[id(value)][1] if id(value) in by_id else value
+            for name, value in function.__globals__.items()
+        }
+        made = FunctionType(
+            function.__code__,
+            names,
+            function.__name__,
+            function.__defaults__,
+            function.__closure__,
+        )
+        made.__kwdefaults__ = function.__kwdefaults__
+        return made
+
+    return copied
+
+
+# -- synk's own Ops
+
+
+class _Prepare(GraphRewriter):
+    """Enters synk's Ops in PyTensor's tables; leaves the graph as it is.
+
+    A table of PyTensor's is in a module that imports JAX, or much of numba: too much
+    for ``import synk``. But what compiles a graph for these rewrites it first.
+    """
+
+    def __init__(self, register: Callable[[], None]) -> None:
+        super().__init__()
+        self._register = register
+
+    def apply(self, fgraph: Any) -> None:
+        """Enter them, once."""
+        self._register()
+
+
+@cache
+def _register_jax() -> None:
+    from pytensor.link.jax.dispatch import jax_funcify
+
+    @jax_funcify.register(KernelOp)
+    def kernel(op: KernelOp, **kwargs: Any) -> Callable:
+        return op.jax_kernel
+
+    @jax_funcify.register(_OwnGraph)
+    def graph(graph: Any, conversions: _JAXConversions, **kwargs: Any) -> Callable:
+        return conversions.of_graph(graph, **kwargs)
+
+    fixes.register_counted()
+    precision.register_convert()
+    passed_draws.register_jax()
+
+
+@cache
+def _register_numba() -> None:
+    from pytensor.link.numba.dispatch import numba_funcify
+    from pytensor.link.numba.dispatch.basic import generate_fallback_impl
+
+    @numba_funcify.register(KernelOp)
+    def call_perform(op: KernelOp, node: Apply, **kwargs: Any) -> Callable:
+        with warnings.catch_warnings():  # as it is meant so
+            warnings.filterwarnings("ignore", "Numba will use object mode")
+            return generate_fallback_impl(op, node=node, **kwargs)
+
+    passed_draws.register_numba()
+
+
+optdb.register("synk_nn_jax", _Prepare(_register_jax), "jax", position=-1)
+optdb.register("synk_nn_numba", _Prepare(_register_numba), "numba", position=-1)
