@@ -52,20 +52,14 @@ class Setup(NamedTuple):
 
 
 class Workers:
-    """The ranks, training by a rule.
+    """The ranks, training by a rule; they know this by its `number`.
 
     Parameters
     ----------
     rule : Rule
     params : list of SharedVariable
-        Of one float dtype.
     are_nodes : bool
         Whether the ranks of a machine are one worker, and make exact steps together.
-
-    Attributes
-    ----------
-    number : int
-        By which ranks know it.
 
     Raises
     ------

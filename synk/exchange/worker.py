@@ -19,22 +19,10 @@ from ..times.timing import ExchangeTimes
 
 
 class Parameters:
-    """Shared variables, one after the other, as one vector.
+    """Shared variables of one dtype, one after the other, as one vector.
 
-    Between `open` and `close` the variables' own arrays can be written to, where these
-    are numpy's; a rank that is elsewhere in between holds no array.
-
-    Parameters
-    ----------
-    variables : sequence of SharedVariable
-        Of one dtype, and of shapes that do not change.
-
-    Attributes
-    ----------
-    sizes : list of int
-        How many elements each of them has.
-    arrays : list of numpy.ndarray
-        While it is open.
+    Between `open` and `close` the variables' own `arrays` can be written to, where
+    these are numpy's; a rank that is elsewhere in between holds no array.
     """
 
     def __init__(self, variables: Sequence[SharedVariable]) -> None:

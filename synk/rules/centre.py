@@ -43,13 +43,10 @@ class Block(NamedTuple):
 
 
 class Centre:
-    """What all workers see of a rule's centre.
+    """What all workers see of a rule's centre, for `size` parameters.
 
     Parameters
     ----------
-    graphs : RuleGraphs
-    size : int
-        How many parameters there are.
     workers, givers : int
         All of them, and how many leave what they give here: those of this machine.
     moves_at_once : bool
@@ -178,14 +175,7 @@ class Centre:
 def shared_arrays(
     forms: dict[str, tuple[tuple[int, ...], Any]], memory: Callable[[int], Any]
 ) -> tuple[Any, Arrays]:
-    """Return memory of as many bytes as arrays take, and these, side by side in it.
-
-    Parameters
-    ----------
-    forms : dict of str to (shape, dtype)
-    memory : callable
-        See `Centre`.
-    """
+    """Return memory for arrays of shapes and dtypes, and these, side by side in it."""
     kinds = {name: (shape, np.dtype(dtype)) for name, (shape, dtype) in forms.items()}
     sizes = [math.prod(shape) * dtype.itemsize for shape, dtype in kinds.values()]
     offsets, nbytes = layout(sizes)
@@ -242,10 +232,10 @@ def may_come(moves: int, others: Iterable[int], most: int) -> bool:
     moves : int
         How often the centre has moved.
     others : iterable of int
-        Of every other worker that will come again: how often it had moved after that
-        one's last exchange.
+        Of every other worker that will come again: how often it had moved when that
+        one's last exchange was over.
     most : int
-        How many exchanges of others may come between two of a worker; no less than
+        How many exchanges of others may come between two of a worker: no less than
         there are others.
     """
     return all(moves + 1 + k - came <= most for k, came in enumerate(sorted(others)))

@@ -75,8 +75,7 @@ class RuleGraphs:
     dtype : str
         Of the parameters; constants of the rule are taken as such.
     mode : optional
-        PyTensor's, in which all is computed. By default it is loops that are written
-        for the graphs, see `sweeps`.
+        PyTensor's, in which all is computed; by default in loops, see `sweeps`.
 
     Attributes
     ----------
@@ -191,10 +190,7 @@ class Written(NamedTuple):
 def written(inputs: Mapping[str, Variable], outputs: Mapping[str, Variable]) -> Written:
     """Write a graph of vectors of one length, and of scalars, as Python.
 
-    Raises
-    ------
-    NotImplementedError
-        If there is an Op that is not known here.
+    It raises NotImplementedError if there is an Op that is not known here.
     """
     names: dict[Variable, str] = {var: f"{name}_" for name, var in inputs.items()}
     found = Written([], [], {})

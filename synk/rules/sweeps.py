@@ -104,7 +104,7 @@ class Sweeper:
     sizes : sequence of int
         How many elements each of the arrays has that the parameters lie in.
     rank, n : int
-        Which of those that share the centre's memory this is, and of how many workers.
+        Which of those that share the centre's memory; how many workers there are.
     acquire : callable, optional
         Waits for a lock, by its word, and takes it. A worker that is alone needs none.
     summands : numpy.ndarray, optional
@@ -157,7 +157,7 @@ class Sweeper:
         share: float,
         is_locked: bool = False,
     ) -> None:
-        """Sweep through blocks.
+        """Sweep through blocks; if `is_locked`, the first one's lock is taken already.
 
         Parameters
         ----------
@@ -170,8 +170,6 @@ class Sweeper:
             What it keeps besides.
         share : float
             See `Group`.
-        is_locked : bool
-            Whether it has the lock of the first block.
         """
         centre, at = self._centre, self._at
         sweep, is_compiled = _sweep_of(centre.graphs, kind)
@@ -223,13 +221,7 @@ class _Lines(NamedTuple):
 
 
 def _lines_of(graphs: RuleGraphs, kind: SweepKind) -> _Lines:
-    """Write what a sweep computes within a block.
-
-    Raises
-    ------
-    NotImplementedError
-        If there is an Op that cannot be written.
-    """
+    """Write what a sweep computes within a block, or raise NotImplementedError."""
     inputs, outputs = graphs.inputs, graphs.outputs(kind)
     text = written(inputs, outputs)
     kept, sides, scalars = _arguments_of(graphs)
