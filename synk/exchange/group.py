@@ -16,13 +16,12 @@ from ..ranks.ledger import Holding
 from ..ranks.replication import master_replicate_variables
 from ..ranks.session import SESSION
 from ..rules.centre import Centre, weighed
-from ..rules.gossip import Gossip
+from ..rules.gossip import Gossip, Mailboxes
 from ..rules.graphs import RuleGraphs
 from ..rules.rule import Rule
 from ..rules.simulate import Exchange
-from .centre_worker import CentreWorker, NodeWorker
-from .gossip_worker import GossipWorker, Mailboxes
 from .worker import Parameters, Report, Worker
+from .workers import CentreWorker, GossipWorker, NodeWorker
 
 SHOWN = Holding("replicated", "a Trainer has set it")
 TRAINING = "ranks train by themselves, by a rule"
@@ -45,7 +44,8 @@ class Setup(NamedTuple):
     def medium(self, ranks: int, memory: Callable[[int], Segment] = Segment) -> Medium:
         """Return what a machine's workers share: in memory, or in a new segment."""
         if isinstance(self.rule, Gossip):
-            return Mailboxes(self.dtype, self.size, self.workers, memory)
+            sizes = self.dtype, self.size, self.workers
+            return Mailboxes(self.rule, *sizes, memory)
         at_once = self.rule.order == "together" or self.are_nodes
         graphs, givers = RuleGraphs(self.rule, self.dtype), ranks if at_once else 0
         return Centre(graphs, self.size, self.workers, givers, at_once, memory)

@@ -21,7 +21,7 @@ from ..cluster.rounds import Headers
 from ..comm.divided import DividedAllReduce
 from ..memory.partition import spans
 from ..rules.centre import Centre, summed
-from .gossip_worker import Mailboxes
+from ..rules.gossip import Mailboxes
 
 
 class OverNodes:

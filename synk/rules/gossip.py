@@ -1,13 +1,18 @@
-"""Gossip: no centre; now and then a worker sends itself to another one."""
+"""Gossip: no centre; now and then a worker sends itself to another one, by mail."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
+from ..comm.locks import write
+from .centre import TURN, shared_arrays
 from .rule import Order, Rule, check_at_least
+
+_HEAD = 8
+"""Words before those of the mailboxes; one is the turn's, as in a centre."""
 
 
 class Gossip(Rule):
@@ -75,3 +80,122 @@ class Gossip(Rule):
         while True:
             sends, to = random.random() < self.p, int(random.integers(max(n - 1, 1)))
             yield to + (to >= rank) if sends and n > 1 else None
+
+
+class Mailboxes:
+    """The mailboxes of all workers, in memory that these share; see `Centre`.
+
+    What lies in a mailbox is the sum of what was sent, each times its weight. It is
+    there twice, as blocks of a centre are: who adds to it writes the side that does not
+    count, and then says in one word that it does. Who reads it or adds to it has its
+    lock, or is alone.
+
+    Attributes
+    ----------
+    words : numpy.ndarray of int64
+    weights : numpy.ndarray of float64, shape (ranks,)
+        Of the workers.
+    """
+
+    def __init__(
+        self,
+        rule: Gossip,
+        dtype: Any,
+        size: int,
+        ranks: int,
+        memory: Callable[[int], Any],
+    ) -> None:
+        forms: dict[str, tuple[tuple[int, ...], Any]] = {
+            "words": ((_HEAD + 2 * ranks,), "int64"),
+            "weights": ((ranks,), "float64"),
+            "weights of mail": ((ranks, 2), "float64"),
+            "mail": ((ranks, 2, size), dtype),
+            "start": ((size,), dtype),
+        }
+        self.segment, arrays = shared_arrays(forms, memory)
+        self.words, self.weights, self._weights, self._mail, self._start = (
+            arrays[name] for name in forms
+        )
+        self._rule, self._ranks = rule, ranks
+
+    @property
+    def parameters(self) -> np.ndarray:
+        """What all begin with."""
+        return self._start.copy()
+
+    def fill(self, w: np.ndarray) -> None:
+        """Begin anew with parameters `w`; while no rank sends."""
+        self.words[:] = 0
+        self._start[:] = w
+        self.weights[:] = 1 / self._ranks
+        self._weights[:] = 0
+        self._mail[:] = 0
+
+    def state(self) -> dict[str, np.ndarray]:
+        """Return what lies in the mailboxes, and the workers' weights."""
+        mails = [self.mail(rank) for rank in range(self._ranks)]
+        some = [mail for mail, a in mails if a]
+        return {
+            "mail": np.array(some).reshape(-1, self._start.size),
+            "weights of mail": np.array([a for _, a in mails]),
+            "weights": self.weights.copy(),
+            "turn": self.words[TURN].copy(),
+        }
+
+    def restore(self, state: dict[str, np.ndarray]) -> None:
+        """Have what `state` has returned lie there; while no rank sends."""
+        self.words[:] = 0
+        self.words[TURN] = state["turn"]
+        self._weights[:, 0] = state["weights of mail"]
+        self._mail[:, 0] = 0
+        self._mail[self._weights[:, 0] > 0, 0] = state["mail"]
+        self.weights[:] = state["weights"]
+
+    def average(self, vectors: Sequence[np.ndarray]) -> np.ndarray:
+        """Return the weighted mean of workers' parameters, with all mail."""
+        total = np.zeros_like(self._start)
+        for a, vector in zip(self.weights, vectors, strict=True):
+            total += float(a) * vector
+        mails = [self.mail(rank) for rank in range(self._ranks)]
+        for mail, _ in mails:
+            total += mail
+        return total / float(self.weights.sum() + sum(a for _, a in mails))
+
+    def ready(self) -> None:
+        """Have all locks free."""
+        self.words[_HEAD : _HEAD + self._ranks] = 0
+
+    @property
+    def locks(self) -> tuple[int, int]:
+        """The first word that is a lock, and the first behind them."""
+        return _HEAD, _HEAD + self._ranks
+
+    def lock(self, rank: int) -> int:
+        """Return which word is the lock of a rank's mailbox."""
+        return _HEAD + rank
+
+    def mail(self, rank: int) -> tuple[np.ndarray, float]:
+        """Return what lies in a mailbox, and the weight of it."""
+        side = self.words[_HEAD + self._ranks + rank]
+        return self._mail[rank, side], float(self._weights[rank, side])
+
+    def read(self, rank: int, w: np.ndarray) -> np.ndarray:
+        """Return the parameters of a worker that has read its mail, which is gone."""
+        a, (mail, a_mail) = float(self.weights[rank]), self.mail(rank)
+        merged, self.weights[rank] = self._rule.merge(w, a, mail, a_mail)
+        self._put(rank, 0, 0.0)
+        return merged
+
+    def send(self, rank: int, to: int, w: np.ndarray) -> None:
+        """Add a worker's parameters to another's mail, with half of its weight."""
+        self.weights[rank] /= 2
+        a, (mail, a_mail) = float(self.weights[rank]), self.mail(to)
+        self._put(to, mail + a * w, a_mail + a)
+
+    def _put(self, rank: int, mail: np.ndarray | float, weight: float) -> None:
+        """Have something else lie in a mailbox."""
+        index = _HEAD + self._ranks + rank
+        side = 1 - self.words[index]
+        self._mail[rank, side] = mail
+        self._weights[rank, side] = weight
+        write(self.words, index, side)

@@ -12,8 +12,8 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 
 from ..reduce_ops import shares
-from .centre import Centre, summed, weighed
-from .gossip import Gossip
+from .centre import Centre, weighed
+from .gossip import Gossip, Mailboxes
 from .graphs import RuleGraphs
 from .rule import Rule
 from .sweeps import Sweeper
@@ -308,38 +308,31 @@ class _Gossiping(Simulation):
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
-        n = len(self.workers)
-        self.weights = [1 / n] * n
-        self._mail = [(np.zeros_like(self._start), 0.0) for _ in range(n)]
+        n, dtype, size = len(self.workers), self._start.dtype, self._start.size
+        self._boxes = Mailboxes(self.rule, dtype, size, n, _OwnMemory)
+        self._boxes.fill(self._start)
         self._to = [self.rule.destinations(rank, n) for rank in range(n)]
 
-    def _come(self, rank: int) -> None:
-        self._merge(rank)
-        to = next(self._to[rank])
-        if to is None:
-            return
-        self.weights[rank] /= 2
-        (mail, a_mail), a = self._mail[to], self.weights[rank]
-        self._mail[to] = mail + a * self.workers[rank]["w"], a_mail + a
-        self.exchanges.append(Exchange(rank, self.steps[rank]))
+    @property
+    def weights(self) -> np.ndarray:
+        """Those of the workers."""
+        return self._boxes.weights
 
-    def _merge(self, rank: int) -> None:
-        """Have a worker read its mail."""
-        (mail, a_mail), worker = self._mail[rank], self.workers[rank]
-        if a_mail:
-            merged = self.rule.merge(worker["w"], self.weights[rank], mail, a_mail)
-            worker["w"][:], self.weights[rank] = merged
-            self._mail[rank] = np.zeros_like(mail), 0.0
+    def _come(self, rank: int) -> None:
+        boxes, w, to = self._boxes, self.workers[rank]["w"], next(self._to[rank])
+        if boxes.mail(rank)[1]:
+            w[:] = boxes.read(rank, w)
+        if to is not None:
+            boxes.send(rank, to, w)
+            self.exchanges.append(Exchange(rank, self.steps[rank]))
 
     def average(self) -> np.ndarray:
         """Return the mean of the workers' parameters, what is on its way included."""
-        parts = [a * w["w"] for a, w in zip(self.weights, self.workers, strict=True)]
-        total = sum(self.weights) + sum(a for _, a in self._mail)
-        return summed([*parts, *[mail for mail, _ in self._mail]]) / total
+        return self._boxes.average([worker["w"] for worker in self.workers])
 
 
 class _OwnMemory:
-    """Memory for a centre that no other process sees."""
+    """Memory that no other process sees."""
 
     def __init__(self, nbytes: int) -> None:
         self._bytes = np.zeros(nbytes, np.uint8)

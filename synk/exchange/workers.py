@@ -1,4 +1,4 @@
-"""Workers that exchange parameters with a centre, after some of their steps.
+"""Workers that exchange parameters after some of their steps, with a centre or by mail.
 
 A worker is a rank, or a machine: then its ranks make exact steps together, on all of
 its rows, so that all have the same parameters, and each takes what comes of an
@@ -17,9 +17,10 @@ import numpy as np
 from ..comm.locks import write
 from ..reduce_ops import shares
 from ..rules.centre import Block, Centre, may_come
+from ..rules.gossip import Gossip, Mailboxes
 from ..rules.simulate import Exchange
 from ..rules.sweeps import Course, Sweeper
-from .worker import Worker
+from .worker import Worker, joined
 
 
 class CentreWorker(Worker):
@@ -241,3 +242,49 @@ class NodeWorker(CentreWorker):
             return
         staleness, self._fetched[k] = move - self._fetched[k], move + 1
         self.note(move, Exchange(self.rank, self.steps, k, staleness))
+
+
+class GossipWorker(Worker):
+    """A rank that trains by gossip."""
+
+    rule: Gossip
+    medium: Mailboxes
+
+    def begin(self) -> None:
+        """Begin anew, with the parameters that all begin with."""
+        super().begin()
+        self._to = self.rule.destinations(self.rank, self.n)
+
+    def restore(self, state: dict[str, np.ndarray]) -> None:
+        """Go on with what `state` has returned."""
+        super().restore(state)
+        self._to = self.rule.destinations(self.rank, self.n)
+        for _ in range(self.steps):
+            next(self._to)
+
+    def after_step(self, rows: Sequence[int]) -> None:
+        """Read the mail, and send some perhaps; see `Worker.after_step`."""
+        self.steps += 1
+        with self.in_turn((self.steps - 1) * self.n + self.rank):
+            to = next(self._to)
+            if to is not None or self.medium.mail(self.rank)[1]:
+                with self.opened():
+                    self._read()
+                    if to is not None:
+                        self._send(to)
+
+    def _read(self) -> None:
+        boxes, arrays = self.medium, self.parameters.arrays
+        self.acquire(boxes.lock(self.rank))
+        if boxes.mail(self.rank)[1]:
+            merged = self.parameters.cut(boxes.read(self.rank, joined(arrays)))
+            for array, piece in zip(arrays, merged, strict=True):
+                array[...] = piece
+        self.locks.release(boxes.lock(self.rank))
+
+    def _send(self, to: int) -> None:
+        boxes = self.medium
+        self.acquire(boxes.lock(to))
+        boxes.send(self.rank, to, joined(self.parameters.arrays))
+        self.locks.release(boxes.lock(to))
+        self.note(len(self._exchanges), Exchange(self.rank, self.steps))
