@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 from pytensor.compile import SharedVariable
 
-from ..memory.segment import Place, Segment, Window
+from ..memory.segment import Place, Segment
 from ..ranks.context import RankContext
 from ..ranks.ledger import Holding
 from ..ranks.replication import master_replicate_variables
@@ -113,7 +113,7 @@ class Workers:
         if start is None:
             start = Parameters(self.params).vector()
         self._medium.fill(start)
-        self._run_with({"w": start}, worker_begin)
+        self._have("begin", {"w": start})
         SESSION.ledger.note(self.params, Holding("local", TRAINING))
 
     def begin_again(self) -> None:
@@ -144,7 +144,7 @@ class Workers:
         seconds, waiting : float
             That a rank has spent on them, and of these waiting; means over ranks.
         """
-        reports: list[Report] = SESSION.run(worker_report, self.number)
+        reports: list[Report] = self._have("report")
         moves = [
             (exchange.fragment, move, exchange)
             for report in reports
@@ -161,12 +161,12 @@ class Workers:
         Those are the centre's, or without one the workers' average. What each worker
         has of its own is kept aside.
         """
-        self._run_with({"w": self.result()}, worker_show)
+        self._have("show", {"w": self.result()})
         SESSION.ledger.note(self.params, SHOWN)
 
     def hide(self) -> None:
         """Give the variables back to the workers."""
-        SESSION.run(worker_hide, self.number)
+        self._have("hide")
         SESSION.ledger.note(self.params, Holding("local", TRAINING))
 
     def result(self) -> np.ndarray:
@@ -181,17 +181,14 @@ class Workers:
 
     def _vectors(self) -> list[np.ndarray]:
         """Return the parameters of each worker."""
-        found = SESSION.run(worker_vector, self.number)
-        vectors = map(SESSION.context.array, found[1:])
-        of_others = [vector for vector in vectors if vector.size]
-        return [found[0], *of_others]
+        found = [SESSION.context.array(of["w"]) for of in self._have("own_parameters")]
+        return [vector for vector in found if vector.size]
 
     def state(self) -> tuple[dict[str, np.ndarray], list[dict[str, np.ndarray]]]:
         """Return all that training goes on with: what is shared, and by rank."""
-        mine, *others = SESSION.run(worker_state, self.number)
         by_rank = [
             {k: np.array(SESSION.context.array(v)) for k, v in of_rank.items()}
-            for of_rank in (mine, *others)
+            for of_rank in self._have("state")
         ]
         return self._medium.state(), by_rank
 
@@ -201,18 +198,25 @@ class Workers:
         """Go on with what `state` has returned, and show it."""
         self._medium.restore(shared)
         if SESSION.nodes > 1:
-            self._run_with(shared, worker_restore_shared)
+            self._have("restore_medium", shared)
         for rank, state in enumerate(by_rank):
-            self._run_with(state, worker_restore, rank)
+            self._have("restore", state, rank)
         self.show()
 
-    def _run_with(self, arrays: dict[str, np.ndarray], work: Callable, *args: Any):
-        """Run a command of all workers that takes arrays by name."""
-        values = list(arrays.values())
-        staged = SESSION.pool.stage.put(values) if SESSION.size > 1 else values
-        common = self.number, *args
-        theirs = dict(zip(arrays, staged, strict=True))
-        SESSION.run(work, *common, theirs, mine=(*common, arrays))
+    def _have(
+        self,
+        what: str,
+        arrays: dict[str, np.ndarray] | None = None,
+        rank: int | None = None,
+    ) -> list[Any]:
+        """Have all workers do something, or that of one rank; see `worker_of_rule`."""
+        mine = arrays or {}
+        staged: list[Any] = [*mine.values()]
+        if mine and SESSION.size > 1:
+            staged = SESSION.pool.stage.put(staged)
+        theirs = dict(zip(mine, staged, strict=True))
+        common = self.number, what, rank
+        return SESSION.run(worker_of_rule, *common, theirs, mine=(*common, mine))
 
     def average(self) -> np.ndarray:
         """Return the mean of the workers' parameters, as the rule weighs them."""
@@ -275,60 +279,26 @@ def _of_this_node(
     return local.exchange(None)[0]
 
 
-def worker_begin(context: RankContext, number: int, start: dict) -> None:
-    """Begin anew, with what the ranks share."""
-    worker = context.workers[number]
-    if _is_master_of_other_node(context):
-        worker.medium.fill(context.array(start["w"]))
-    context.local.barrier()
-    worker.begin()
+def worker_of_rule(
+    context: RankContext, number: int, what: str, rank: int | None, arrays: dict
+) -> Any:
+    """Have this rank's worker do what the master asks for: one of its methods.
 
-
-def worker_report(context: RankContext, number: int) -> Report:
-    """Tell of the steps since this was asked last."""
-    return context.workers[number].report()
-
-
-def worker_show(context: RankContext, number: int, values: dict) -> None:
-    """Set the variables to values aside of this worker's own."""
-    context.workers[number].show(context.array(values["w"]))
-
-
-def worker_hide(context: RankContext, number: int) -> None:
-    """Set the variables to this worker's own values again."""
-    context.workers[number].hide()
-
-
-def worker_state(context: RankContext, number: int) -> dict:
-    """Return all that this worker goes on with."""
-    state = context.workers[number].state()
-    return state if context.rank == 0 else context.leave(state)
-
-
-def worker_restore_shared(context: RankContext, number: int, state: dict) -> None:
-    """Have a state be that of what the workers share."""
-    if _is_master_of_other_node(context):
-        arrays = {name: context.array(value) for name, value in state.items()}
-        context.workers[number].medium.restore(arrays)
-    context.local.barrier()
-
-
-def _is_master_of_other_node(context: RankContext) -> bool:
-    """Tell whether this rank is to change what workers share: on node 0 it is done."""
-    return context.local_rank == 0 and context.rank > 0
-
-
-def worker_restore(context: RankContext, number: int, rank: int, state: dict) -> None:
-    """Have a worker go on with a state."""
-    if context.rank == rank:
-        arrays = {name: np.array(context.array(v)) for name, v in state.items()}
-        context.workers[number].restore(arrays)
-
-
-def worker_vector(context: RankContext, number: int) -> np.ndarray | Window:
-    """Return this worker's parameters, of a machine as a worker those of its master."""
-    worker = context.workers[number]
-    vector = worker.vector()
-    if worker.is_node and context.local_rank:
-        vector = vector[:0]
-    return vector if context.rank == 0 else context.leave({0: vector})[0]
+    Parameters
+    ----------
+    number : int
+        Of the workers.
+    what : str
+        The method.
+    rank : int or None
+        The only one that is meant, if there is one.
+    arrays : dict
+        By name, the method's argument; if there are none it has no argument. Arrays
+        that it returns by name are read by the master before the next command.
+    """
+    if rank not in (None, context.rank):
+        return None
+    method = getattr(context.workers[number], what)
+    given = {name: context.array(value) for name, value in arrays.items()}
+    found = method(given) if given else method()
+    return context.leave(found) if context.rank and isinstance(found, dict) else found

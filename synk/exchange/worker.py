@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -135,6 +135,7 @@ class Worker:
     ) -> None:
         self.rule, self.medium, self.rank, self.n = rule, medium, rank, n
         self.local, self.over_nodes = context.local, over_nodes
+        self._leads_other_node = context.local_rank == 0 and context.rank > 0
         looks, patience = context.control.looks, self.local.patience
         self.locks = Locks(medium.words, self.local.rank, looks, patience)
         self.parameters = Parameters(variables)
@@ -144,15 +145,66 @@ class Worker:
         self._exchanges: list[tuple[int, Exchange]] = []
         self._own: list[np.ndarray] | None = None  # while others are shown
 
-    def begin(self) -> None:
-        """Begin anew, with the parameters that all begin with."""
+    # -- what the master asks for
+
+    def begin(self, start: dict[str, np.ndarray] | None = None) -> None:
+        """Begin anew, with the parameters that all begin with, or with new ones."""
+        if start is not None:
+            self._change_medium(lambda: self.medium.fill(start["w"]))
         self._begin_with(self.medium.parameters)
+
+    def _change_medium(self, change: Callable[[], object]) -> None:
+        """Change what is shared on other nodes: on node 0 the script has done it."""
+        if self._leads_other_node:
+            change()
+        self.local.barrier()
 
     def _begin_with(self, w: np.ndarray) -> None:
         self.parameters.set(w)
         self._own = None
         self.steps = 0
         self._exchanges = []
+
+    def report(self) -> Report:
+        """Return the exchanges, and what they took, since this was asked last."""
+        exchanges, self._exchanges = self._exchanges, []
+        last = self._reported
+        now = self._reported = Report([], self.times.seconds, self.times.waiting)
+        return Report(exchanges, now.seconds - last.seconds, now.waiting - last.waiting)
+
+    def state(self) -> dict[str, np.ndarray]:
+        """Return all that the worker goes on with."""
+        return {"w": self._vector(), "steps": np.array(self.steps)}
+
+    def restore(self, state: dict[str, np.ndarray]) -> None:
+        """Go on with what `state` has returned."""
+        self._begin_with(state["w"])
+        self.steps = int(state["steps"])
+
+    def restore_medium(self, state: dict[str, np.ndarray]) -> None:
+        """Have what is shared go on with a state."""
+        self._change_medium(lambda: self.medium.restore(state))
+
+    def own_parameters(self) -> dict[str, np.ndarray]:
+        """Return a copy of this worker's: of a machine that is one, of one rank."""
+        vector = self._vector()
+        return {"w": vector[:0] if self.is_node and self.local.rank else vector}
+
+    def _vector(self) -> np.ndarray:
+        return self.parameters.vector() if self._own is None else joined(self._own)
+
+    def show(self, values: dict[str, np.ndarray]) -> None:
+        """Have the variables show other values than this worker's own."""
+        former = self.parameters.set(values["w"])
+        self._own = former if self._own is None else self._own
+
+    def hide(self) -> None:
+        """Give the variables this worker's own values back."""
+        if self._own is not None:
+            self.parameters.put_back(self._own)
+            self._own = None
+
+    # -- between steps
 
     def after_step(self, rows: Sequence[int]) -> None:
         """Do what is due after a step, which was of so many rows on each rank."""
@@ -213,34 +265,3 @@ class Worker:
         """Take note of an exchange, and of the number of its move of the centre."""
         self._exchanges.append((move, exchange))
         self.times.count(exchange.staleness)
-
-    def report(self) -> Report:
-        """Return the exchanges, and what they took, since this was asked last."""
-        exchanges, self._exchanges = self._exchanges, []
-        last = self._reported
-        now = self._reported = Report([], self.times.seconds, self.times.waiting)
-        return Report(exchanges, now.seconds - last.seconds, now.waiting - last.waiting)
-
-    def state(self) -> dict[str, np.ndarray]:
-        """Return all that the worker goes on with."""
-        return {"w": self.vector(), "steps": np.array(self.steps)}
-
-    def restore(self, state: dict[str, np.ndarray]) -> None:
-        """Go on with what `state` has returned."""
-        self._begin_with(state["w"])
-        self.steps = int(state["steps"])
-
-    def vector(self) -> np.ndarray:
-        """Return a copy of this worker's parameters."""
-        return self.parameters.vector() if self._own is None else joined(self._own)
-
-    def show(self, values: np.ndarray) -> None:
-        """Have the variables show other values than this worker's own."""
-        former = self.parameters.set(values)
-        self._own = former if self._own is None else self._own
-
-    def hide(self) -> None:
-        """Give the variables this worker's own values back."""
-        if self._own is not None:
-            self.parameters.put_back(self._own)
-            self._own = None

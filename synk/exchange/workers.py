@@ -56,9 +56,9 @@ class CentreWorker(Worker):
         for kind in kinds:  # compiled now, which then takes no time of an exchange
             self._sweep(kind, self._sweeper.course([]))
 
-    def begin(self) -> None:
+    def begin(self, start: dict[str, np.ndarray] | None = None) -> None:
         """Begin anew, with the centre's parameters."""
-        super().begin()
+        super().begin(start)
         self._kept = self.medium.graphs.start(self.medium.parameters)[0]
         del self._kept["w"]
         fragments = self.rule.fragments
@@ -250,9 +250,9 @@ class GossipWorker(Worker):
     rule: Gossip
     medium: Mailboxes
 
-    def begin(self) -> None:
+    def begin(self, start: dict[str, np.ndarray] | None = None) -> None:
         """Begin anew, with the parameters that all begin with."""
-        super().begin()
+        super().begin(start)
         self._to = self.rule.destinations(self.rank, self.n)
 
     def restore(self, state: dict[str, np.ndarray]) -> None:
