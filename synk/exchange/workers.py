@@ -19,7 +19,7 @@ from ..reduce_ops import shares
 from ..rules.centre import Block, Centre, may_come
 from ..rules.gossip import Gossip, Mailboxes
 from ..rules.simulate import Exchange
-from ..rules.sweeps import Course, Sweeper
+from ..rules.sweeps import Sweeper
 from .worker import Worker, joined
 
 
@@ -34,61 +34,58 @@ class CentreWorker(Worker):
 
     medium: Centre
 
-    def __init__(self, *how: Any) -> None:
-        super().__init__(*how)
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
         centre, local = self.medium, self.local
         # Of a machine as one worker all ranks give the same: the first one's counts.
         self._given = centre.given[:1] if self.is_node else centre.given
         # What other machines give is added to the first row.
         summands = self._given if self.over_nodes is None else self._given[:1]
-        sizes, places = self.parameters.sizes, (local.rank, self.n)
-        self._sweeper = Sweeper(centre, sizes, *places, self.acquire, summands)
+        sizes, arrays = self.parameters.sizes, lambda: self.parameters.arrays
+        how = arrays, local.rank, self.n, self.acquire, summands
+        self._sweeper = Sweeper(centre, sizes, *how)
         self._own_courses = [
             self._sweeper.course(blocks[local.rank :: local.size])
             for blocks in centre.fragments
         ]
-        self._kept = centre.graphs.start(np.zeros(1))[0]
-        del self._kept["w"]  # which is in the variables
         if centre.moves_at_once:
             kinds = ["give", "move", "take"]
         else:
             kinds = ["send", "fetch"] if self.rule.delay else ["exchange"]
         for kind in kinds:  # compiled now, which then takes no time of an exchange
-            self._sweep(kind, self._sweeper.course([]))
+            self._sweeper.go(kind, self._sweeper.course([]))
 
     def begin(self, start: dict[str, np.ndarray] | None = None) -> None:
         """Begin anew, with the centre's parameters."""
         super().begin(start)
-        self._kept = self.medium.graphs.start(self.medium.parameters)[0]
-        del self._kept["w"]
-        fragments = self.rule.fragments
-        self.rows = np.zeros((self.n, fragments))
-        self._fetched, self._turn = [0] * fragments, self.rank
-        self._to_take: list[tuple[int, int]] = []  # at which step, which fragment
+        self._sweeper.begin(self.medium.parameters)
+        self.rows = np.zeros((self.n, self.rule.fragments))
+        self._turn = self.rank
 
     def state(self) -> dict[str, np.ndarray]:
         """Return all that the worker goes on with."""
-        kept = {f"kept {name}": value for name, value in self._kept.items()}
-        if self._to_take and self.rule.order == "together":
+        side = self._sweeper
+        kept = {f"kept {name}": value for name, value in side.kept.items()}
+        if side.to_take and self.rule.order == "together":
             # By which the centre has not moved yet.
             kept["given"] = self.medium.given[self.local.rank]
         return {
             **super().state(),
             **kept,
             "rows": self.rows,
-            "fetched": np.array(self._fetched),
+            "fetched": np.array(side.fetched),
             "turn": np.array(self._turn),
-            "to take": np.array(self._to_take, np.int64).reshape(-1, 2),
+            "to take": np.array(side.to_take, np.int64).reshape(-1, 2),
         }
 
     def restore(self, state: dict[str, np.ndarray]) -> None:
         """Go on with what `state` has returned."""
         super().restore(state)
-        for name in self._kept:
-            self._kept[name] = np.array(state[f"kept {name}"])
-        self.rows = np.array(state["rows"])
-        self._fetched, self._turn = state["fetched"].tolist(), int(state["turn"])
-        self._to_take = [(int(step), int(k)) for step, k in state["to take"]]
+        side = self._sweeper
+        side.kept = {name: np.array(state[f"kept {name}"]) for name in side.kept}
+        side.fetched = state["fetched"].tolist()
+        side.to_take = [(int(step), int(k)) for step, k in state["to take"]]
+        self.rows, self._turn = np.array(state["rows"]), int(state["turn"])
         if "given" in state:
             self.medium.given[self.local.rank] = state["given"]
 
@@ -107,8 +104,8 @@ class CentreWorker(Worker):
         """Exchange what is due after a step; see `Worker.after_step`."""
         self.steps += 1
         self.rows += np.asarray(rows, float)[:, None]
-        due = self.rule.due(self.steps)
-        if not due and (not self._to_take or self._to_take[0][0] > self.steps):
+        due, to_take = self.rule.due(self.steps), self._sweeper.to_take
+        if not due and (not to_take or to_take[0][0] > self.steps):
             return
         are_together = self.rule.order == "together"
         with self.opened(), self.in_turn(self._turn):
@@ -117,32 +114,23 @@ class CentreWorker(Worker):
                     self._give(k)
                 else:
                     self._exchange(k)
-            while self._to_take and self._to_take[0][0] == self.steps:
-                k = self._to_take.pop(0)[1]
+            for k in self._sweeper.due(self.steps):
                 if are_together:
                     self._move_together(k)
                 # Where all meet, all only read. Otherwise one who came twice meanwhile
                 # would write what is read here.
                 what = "take" if self.medium.moves_at_once else "fetch"
-                self._sweep(what, self._sweeper.courses[k])
+                self._sweeper.go(what, self._sweeper.courses[k])
         self._turn += self.n
-
-    def _sweep(
-        self, kind: str, course: Course, share: float | None = None, **how: Any
-    ) -> None:
-        """Sweep through blocks; by default all workers have equal shares."""
-        share = 1 / self.n if share is None else share  # one without rows has 0
-        arrays = self.parameters.arrays
-        self._sweeper.go(kind, course, arrays, self._kept, share, **how)
 
     # -- where all meet
 
     def _give(self, k: int) -> None:
         """Leave what this rank gives where the others read it."""
         share = shares(self.rows[:, k].tolist())[self.rank]
-        self._sweep("give", self._sweeper.courses[k], share)
+        self._sweeper.go("give", self._sweeper.courses[k], share)
         self.rows[:, k] = 0
-        self._to_take.append((self.steps + self.rule.delay, k))
+        self._sweeper.to_take.append((self.steps + self.rule.delay, k))
 
     def _move_together(self, k: int) -> None:
         """Move the centre by what all have given."""
@@ -155,20 +143,17 @@ class CentreWorker(Worker):
 
     def _move(self, k: int) -> None:
         """Move the centre of this machine, each rank a part of its blocks."""
-        centre = self.medium
-        self._sweep("move", self._own_courses[k])
+        self._sweeper.go("move", self._own_courses[k])
         self._meet()
         # All or none: a rank that dies before has left the centre as it was.
         if self.local.rank == 0:
-            move = int(centre.words[centre.moves(k)])
-            write(centre.words, centre.moves(k), move + 1)
-            self._note_move(move, k)
+            self._note_move(*self._sweeper.count_move(k), k)
         else:
             self.times.count()
         self._meet()
 
-    def _note_move(self, move: int, k: int) -> None:
-        """Take note of a move of this machine's centre."""
+    def _note_move(self, move: int, staleness: int, k: int) -> None:
+        """Take note of a move of this machine's centre, by all workers."""
         if self.rank == 0:
             self.note(move, Exchange(None, self.steps, k))
         else:
@@ -184,9 +169,10 @@ class CentreWorker(Worker):
         """Exchange a fragment, block by block, behind whoever came before."""
         course = self._sweeper.courses[k]
         self._come(k, course.blocks[0])
-        self._sweep("send" if self.rule.delay else "exchange", course, is_locked=True)
+        kind = "send" if self.rule.delay else "exchange"
+        self._sweeper.go(kind, course, is_locked=True)
         if self.rule.delay:
-            self._to_take.append((self.steps + self.rule.delay, k))
+            self._sweeper.to_take.append((self.steps + self.rule.delay, k))
 
     def _come(self, k: int, first: Block) -> None:
         """Begin an exchange, when it is this rank's turn; take the first lock."""
@@ -196,10 +182,7 @@ class CentreWorker(Worker):
         is_all = self.rule.fragments == 1 and not self.rule.delay
         if self.rule.order == "turns" and is_all:  # so the next may come behind it
             self.pass_turn(self._turn)
-        move = int(words[centre.moves(k)])
-        write(words, centre.moves(k), move + 1)
-        staleness = move - self._fetched[k]
-        self._fetched[k] = move + 1
+        move, staleness = self._sweeper.count_move(k)
         write(words, centre.fetched(rank), move + 1)
         self.note(move, Exchange(rank, self.steps, k, staleness))
 
@@ -230,18 +213,17 @@ class NodeWorker(CentreWorker):
 
     def _exchange(self, k: int) -> None:
         """Give, and move the centre, in turn; take it now or later."""
-        self._sweep("give", self._sweeper.courses[k])
+        self._sweeper.go("give", self._sweeper.courses[k])
         self._meet()
         self._move(k)
-        self._to_take.append((self.steps + self.rule.delay, k))
+        self._sweeper.to_take.append((self.steps + self.rule.delay, k))
 
-    def _note_move(self, move: int, k: int) -> None:
-        """Take note of a move of this machine's centre."""
+    def _note_move(self, move: int, staleness: int, k: int) -> None:
+        """Take note of a move of this machine's centre, by one worker or by all."""
         if self.rule.order == "together":
-            super()._note_move(move, k)
-            return
-        staleness, self._fetched[k] = move - self._fetched[k], move + 1
-        self.note(move, Exchange(self.rank, self.steps, k, staleness))
+            super()._note_move(move, staleness, k)
+        else:
+            self.note(move, Exchange(self.rank, self.steps, k, staleness))
 
 
 class GossipWorker(Worker):

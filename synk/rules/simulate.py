@@ -232,11 +232,12 @@ class _Exchanging(Simulation):
         how = n, n if is_together else 0, is_together
         self._centre = Centre(self._graphs, size, *how, _OwnMemory)
         self._centre.fill(self._start)
-        self._sweepers = [Sweeper(self._centre, [size], rank, n) for rank in range(n)]
+        self._sweepers = []
+        for rank, worker in enumerate(self.workers):
+            sweeper = Sweeper(self._centre, [size], [worker["w"]].copy, rank, n)
+            sweeper.kept = {name: worker[name] for name in sweeper.kept}
+            self._sweepers.append(sweeper)
         self._rows_of = np.zeros((n, fragments))  # since the fragment's last exchange
-        self._fetched = np.zeros((n, fragments), int)  # how often it had moved then
-        # By whom, at which step, which fragment.
-        self._to_take: set[tuple[int, int, int]] = set()
 
     @property
     def centre(self) -> np.ndarray:
@@ -254,51 +255,30 @@ class _Exchanging(Simulation):
         self._rows_of[rank] += rows
 
     def _meet(self) -> None:
-        ranks = range(len(self.workers))
-        for k in self.rule.due(self.steps[0]):
+        step, delay = self.steps[0], self.rule.delay
+        for k in self.rule.due(step):
             parts = shares(self._rows_of[:, k].tolist())
-            for rank in ranks:
-                self._sweep("give", rank, k, parts[rank])
-                self._to_take.add((rank, self.steps[rank] + self.rule.delay, k))
-            self._sweep("move", 0, k)
-            self._count_move(k)
+            for sweeper, part in zip(self._sweepers, parts, strict=True):
+                sweeper.go("give", sweeper.courses[k], part)
+                sweeper.to_take.append((step + delay, k))
+            self._sweepers[0].go("move", self._sweepers[0].courses[k])
+            self._sweepers[0].count_move(k)
             self._rows_of[:, k] = 0
-            self.exchanges.append(Exchange(None, self.steps[0], k))
-        for rank in ranks:
-            self._take_what_is_due(rank)
+            self.exchanges.append(Exchange(None, step, k))
+        for sweeper in self._sweepers:
+            for k in sweeper.due(step):
+                sweeper.go("take", sweeper.courses[k])
 
     def _come(self, rank: int) -> None:
-        step, delay = self.steps[rank], self.rule.delay
+        step, delay, sweeper = self.steps[rank], self.rule.delay, self._sweepers[rank]
         for k in self.rule.due(step):
-            move = self._count_move(k)
-            staleness = int(move - self._fetched[rank, k])
+            _, staleness = sweeper.count_move(k)
             self.exchanges.append(Exchange(rank, step, k, staleness))
-            self._fetched[rank, k] = move + 1
-            self._sweep("send" if delay else "exchange", rank, k)
+            sweeper.go("send" if delay else "exchange", sweeper.courses[k])
             if delay:
-                self._to_take.add((rank, step + delay, k))
-        self._take_what_is_due(rank)
-
-    def _sweep(self, kind: str, rank: int, k: int, share: float | None = None) -> None:
-        """Have a worker sweep through a fragment of the centre."""
-        kept = dict(self.workers[rank])
-        arrays, sweeper = [kept.pop("w")], self._sweepers[rank]
-        share = 1 / len(self.workers) if share is None else share
-        sweeper.go(kind, sweeper.courses[k], arrays, kept, share)
-
-    def _count_move(self, k: int) -> int:
-        """Count a move of the centre, and return how often it had moved before."""
-        word = self._centre.moves(k)
-        self._centre.words[word] += 1
-        return int(self._centre.words[word]) - 1
-
-    def _take_what_is_due(self, rank: int) -> None:
-        kind = "take" if self.rule.order == "together" else "fetch"
-        for k in range(self.rule.fragments):
-            due = rank, self.steps[rank], k
-            if due in self._to_take:
-                self._to_take.remove(due)
-                self._sweep(kind, rank, k)
+                sweeper.to_take.append((step + delay, k))
+        for k in sweeper.due(step):
+            sweeper.go("fetch", sweeper.courses[k])
 
 
 class _Gossiping(Simulation):

@@ -13,7 +13,7 @@ import bisect
 import contextlib
 import hashlib
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
@@ -29,7 +29,6 @@ from ..memory.mapping import address
 from .centre import Block, Centre
 from .graphs import (
     KINDS,
-    Arrays,
     RuleGraphs,
     SweepKind,
     compiled_text,
@@ -96,31 +95,46 @@ class Course(NamedTuple):
 
 
 class Sweeper:
-    """One worker's sweeps.
+    """One worker's side of a centre: its sweeps, and how far it has come.
 
     Parameters
     ----------
     centre : Centre
     sizes : sequence of int
         How many elements each of the arrays has that the parameters lie in.
+    arrays : callable
+        Returns these arrays, C-contiguous, as they are now.
     rank, n : int
         Which of those that share the centre's memory; how many workers there are.
     acquire : callable, optional
         Waits for a lock, by its word, and takes it. A worker that is alone needs none.
     summands : numpy.ndarray, optional
         That part of `Centre.given` by whose sum the centre moves; by default all.
+
+    Attributes
+    ----------
+    kept : dict of str to numpy.ndarray
+        What the worker keeps besides its parameters.
+    fetched : list of int
+        Of each fragment, how often it had moved when the worker came last.
+    to_take : list of (int, int)
+        After which step it takes which fragment.
+    courses : list of Course
+        Through each fragment.
     """
 
     def __init__(
         self,
         centre: Centre,
         sizes: Sequence[int],
+        arrays: Callable[[], Sequence[np.ndarray]],
         rank: int,
         n: int,
         acquire: Callable[[int], object] | None = None,
         summands: np.ndarray | None = None,
     ) -> None:
         self._centre, self._n, self._acquire = centre, n, acquire
+        self._arrays = arrays
         self._summands = centre.given if summands is None else summands
         self._ends = np.cumsum(sizes).tolist()
         self._group: tuple[float, list[np.ndarray]] = (math.nan, [])
@@ -128,6 +142,14 @@ class Sweeper:
         self._at[[OWNER, LOOKS, RANK]] = rank + 1, _LOOKS, rank
         self._at[[FIRST_LOCK, FIRST_VALID]] = centre.locks
         self.courses = [self.course(blocks) for blocks in centre.fragments]
+        self.begin(np.zeros(1))
+
+    def begin(self, w: np.ndarray) -> None:
+        """Begin anew, with parameters `w`."""
+        self.kept = self._centre.graphs.start(w)[0]
+        del self.kept["w"]
+        self.fetched = [0] * len(self.courses)
+        self.to_take: list[tuple[int, int]] = []
 
     def course(self, blocks: Sequence[Block]) -> Course:
         """Return how to sweep through blocks."""
@@ -148,29 +170,43 @@ class Sweeper:
             np.array(segments, np.int64).reshape(-1, 4),
         )
 
+    def due(self, step: int) -> Iterator[int]:
+        """Yield the fragments that the worker takes after a step."""
+        while self.to_take and self.to_take[0][0] == step:
+            yield self.to_take.pop(0)[1]
+
+    def count_move(self, k: int) -> tuple[int, int]:
+        """Count a move of a fragment by this worker; return its number, and staleness.
+
+        Who calls has the lock of its first block, or is alone.
+        """
+        word = self._centre.moves(k)
+        move = int(self._centre.words[word])
+        write(self._centre.words, word, move + 1)
+        staleness, self.fetched[k] = move - self.fetched[k], move + 1
+        return move, staleness
+
     def go(
         self,
         kind: str,
         course: Course,
-        arrays: Sequence[np.ndarray],
-        kept: Arrays,
-        share: float,
+        share: float | None = None,
         is_locked: bool = False,
     ) -> None:
-        """Sweep through blocks; if `is_locked`, the first one's lock is taken already.
+        """Sweep through blocks.
 
         Parameters
         ----------
         kind : str
             Of `KINDS`.
         course : Course
-        arrays : sequence of numpy.ndarray
-            Those that the worker's parameters lie in, C-contiguous.
-        kept : dict of str to numpy.ndarray
-            What it keeps besides.
-        share : float
-            See `Group`.
+        share : float, optional
+            See `Group`; by default all workers have equal ones.
+        is_locked : bool
+            Whether it has the lock of the first block.
         """
+        arrays, kept = self._arrays(), self.kept
+        share = 1 / self._n if share is None else share  # one without rows has 0
         centre, at = self._centre, self._at
         sweep, is_compiled = _sweep_of(centre.graphs, kind)
         if self._group[0] != share:
