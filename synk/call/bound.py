@@ -49,6 +49,12 @@ class How(NamedTuple):
     check: str | None = None
     timeout: float | None = None
 
+    @property
+    def options(self) -> dict[str, Any]:
+        """It as the options of a call, without those that are None."""
+        given = self._asdict().items()
+        return {name: value for name, value in given if value is not None}
+
 
 class BoundCall:
     """A call of one function in one session, to be made once or again and again.

@@ -15,7 +15,7 @@ What a call does:
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence, Sized
 from functools import partial
 from time import perf_counter
 from typing import Any
@@ -34,7 +34,7 @@ from ..report.explanation import Explanation
 from ..user_frames import entry
 from .arguments import bind, build
 from .bound import BoundCall, How
-from .run_master import FunctionRun, RunTimes
+from .run_master import FunctionRun, RunTimes, run_one_by_one
 from .variant import Variant
 
 _numbers = itertools.count()
@@ -54,9 +54,9 @@ class Function:
         self._make = make
         self._number = next(_numbers)
         self._spec = spec = make(parts=())
-        self._inputs = [*spec.inputs, *spec.bcast_inputs]
+        self._inputs = spec.arguments
         self._usual = Variant(spec, repr(self))
-        self._variants: dict[tuple, Variant] = {((), False): self._usual}
+        self._variants: dict[tuple, Variant] = {((), False, True): self._usual}
         self._bound: BoundCall | None = None
         self._workers: tuple[int | None, bool] = None, False
         self.ran = RunTimes()  # of the last run
@@ -136,13 +136,15 @@ class Function:
         last, self._bound = self._bound, None  # there is none after an error
         is_bare = batch_s is output_subset is check is timeout is None and not kwargs
         is_bare = is_bare and num_slices == 1
-        values: Sequence[Any] = args
-        if last is not None and is_bare and _is_for(last, args, batch):
-            bound = last
+        given = None
+        if last is not None and is_bare:
+            given = last.variant.arrangement.again(args, batch)
+        if last is not None and given is not None and _is_for(last, *given):
+            bound, values = last, given[0]
         else:
             timeout = self._seconds(timeout, kwargs)
             how = How(batch, batch_s, num_slices, output_subset, check, timeout)
-            variant, values = self._variant_for(args, kwargs, how)
+            variant, values, how = self._variant_for(args, kwargs, how)
             bound = BoundCall(variant, values, how)
         results = bound.call(values, start)
         if bound.can_be_again:
@@ -172,10 +174,13 @@ class Function:
         ----------
         batches : iterable
             For each call, what `batch` is in a call; in a function without scattered
-            inputs what `batch_s` is, or None. Of a generator, which need not end,
-            up to 64 are taken ahead for a launch.
+            inputs what `batch_s` is, or None. In a function whose arguments choose its
+            rows, such as the number of a batch: the argument that chooses, or a tuple
+            of them. Of a generator, which need not end, up to 64 are taken ahead for a
+            launch.
         *args, **kwargs : Data or array_like
-            The inputs, as in a call; the same for all calls.
+            The inputs, as in a call, those that choose rows left out; the same for all
+            calls.
         progress : bool or callable
             True shows a progress bar, for which tqdm must be installed; it begins
             when everything has been compiled, after the first call. Something to
@@ -222,9 +227,48 @@ class Function:
         self._bound = None
         timeout = self._seconds(timeout, kwargs)
         how = How(None, batch_s, num_slices, output_subset, None, timeout)
-        variant, values = self._variant_for(args, kwargs, how)
         self.ran = RunTimes()
-        return FunctionRun(variant, values, how, self, self.ran).make(batches, progress)
+        arrangement = self._usual.arrangement
+        if arrangement.choosing:
+            return self._run_choosing(batches, progress, args, kwargs, how)
+        variant, values, how = self._variant_for(args, kwargs, how)
+        given = arrangement.as_given(values)
+
+        def call(batch: Any, what: str, options: dict[str, Any]) -> list:
+            return self(*given, **options, **{what: batch})
+
+        made = FunctionRun(variant, values, how, call, self.ran)
+        return made.make(batches, progress)
+
+    def _run_choosing(
+        self, batches: Iterable, progress: Any, args: tuple, kwargs: dict, how: How
+    ) -> Any:
+        """Run calls whose arguments choose the rows: batches are these arguments.
+
+        If they do not choose rows of one set, the calls are made one by one.
+        """
+        arrangement = self._usual.arrangement
+        inputs = dict(enumerate(self._inputs))
+        others = [inputs[i] for i in inputs if i not in arrangement.choosing]
+        fixed = bind(self, others, args, kwargs)
+        wanted = self._usual.all.of(how.output_subset)
+        options = how.options | {"output_subset": wanted.subset}
+
+        def call(batch: Any, *_: Any) -> list:
+            return self(*arrangement.with_choosing(batch, fixed), **options)
+
+        batches = batches if isinstance(batches, Sized) else iter(batches)
+        first = next(iter(batches), None)
+        if not isinstance(batches, Sized):
+            batches = itertools.chain([] if first is None else [first], batches)
+        if first is not None:
+            given = arrangement.with_choosing(first, fixed)
+            variant, values, _ = self._variant_for(tuple(given), {}, how)
+            if variant is self._usual and arrangement.is_of_one_set(values):
+                rows = partial(arrangement.rows, fixed=fixed)
+                made = FunctionRun(variant, values, how, call, self.ran, rows)
+                return made.make(batches, progress)
+        return run_one_by_one(batches, call, wanted, progress)
 
     @entry
     def as_theano(self, *args: Any, **kwargs: Any) -> Any:
@@ -245,10 +289,15 @@ class Function:
         """
         if SESSION.state == "worker":
             SESSION.check_running()
-        values = bind(self, self._inputs, args, kwargs)
-        programs = self._usual.plans.last.replicas.local()
-        run = partial(self._usual.serial.run_programs, programs, values)
-        return self._usual.all.arrange(self._usual.placement.in_master(run))
+        given, variant = bind(self, self._inputs, args, kwargs), self._usual
+        values = variant.arrangement.of_rows(given)
+        if values is None:
+            variant = self._variant((), may_cut=False)
+            values = variant.arrangement.of_rows(given)
+            assert values is not None
+        programs = variant.plans.last.replicas.local()
+        run = partial(variant.serial.run_programs, programs, values)
+        return variant.all.arrange(variant.placement.in_master(run))
 
     @entry
     def explain(
@@ -278,8 +327,10 @@ class Function:
         if SESSION.state == "worker":
             SESSION.check_running()
         if measure:
-            values = bind(self, self._inputs, args, kwargs)
-            self._usual.serial.measure(values, batch)
+            given = bind(self, self._inputs, args, kwargs)
+            arranged = self._usual.arrangement.arranged(given, batch)
+            if arranged is not None:
+                self._usual.serial.measure(*arranged)
         elif args or kwargs or batch is not None:
             raise TypeError("explain takes the arguments of a call with measure=True")
         title = self.name or f"function {self._number}"
@@ -319,10 +370,10 @@ class Function:
         TypeError, ValueError
             If a value does not fit its input, or a list has another length.
         """
-        spec = self._spec
-        broadcast = {var.name for var in spec.bcast_inputs}
-        more = len(args) + len(kwargs) > len(spec.inputs)
-        inputs = self._inputs if more or broadcast & kwargs.keys() else spec.inputs
+        scattered = [var for var in self._inputs if var in self._spec.inputs]
+        broadcast = {var.name for var in self._inputs if var not in scattered}
+        more = len(args) + len(kwargs) > len(scattered)
+        inputs = self._inputs if more or broadcast & kwargs.keys() else scattered
         values = bind(self, inputs, args, kwargs)
         return build(inputs, values, minibatch, force_cast, oversize)
 
@@ -330,9 +381,26 @@ class Function:
 
     def _variant_for(
         self, args: tuple, kwargs: dict[str, Any], how: How
-    ) -> tuple[Variant, list]:
-        """Return what makes a call, and its arguments in order."""
-        variant = self._usual
+    ) -> tuple[Variant, list, How]:
+        """Return what makes a call, its arguments in order, and with which rows."""
+        variant = self._by_parts(self._usual, how)
+        given = bind(self, self._inputs, args, kwargs)
+        arranged = variant.arrangement.arranged(given, how.batch)
+        if arranged is None:  # they do not choose the rows of one call
+            whole = self._variant(tuple(variant.spec.parts), may_cut=False)
+            variant = self._by_parts(whole, how)
+            arranged = variant.arrangement.arranged(given, how.batch)
+            assert arranged is not None
+        values, batch = arranged
+        if variant.may_split_groups(values, how.num_slices):
+            may_cut = variant.spec.cut is not None
+            parts = tuple(variant.spec.parts)
+            variant = self._variant(parts, careful=True, may_cut=may_cut)
+            variant.check_ranks()
+        return variant, values, how._replace(batch=batch)
+
+    def _by_parts(self, variant: Variant, how: How) -> Variant:
+        """Return a variant that reads variables in parts where they were scattered."""
         while parts := variant.check_ranks():
             if how.num_slices == 1 and SESSION.size == 1:  # one rank has it all
                 break
@@ -342,21 +410,25 @@ class Function:
                     f" {parts[0]} is none of them, and was scattered: name it in"
                     " sliceable_shareds"
                 )
-            variant = self._variant((*variant.spec.parts, *parts), False)
-        values = bind(self, self._inputs, args, kwargs)
-        if variant.may_split_groups(values, how.num_slices):
-            variant = self._variant(tuple(variant.spec.parts), True)
-            variant.check_ranks()
-        return variant, values
+            variant = self._variant((*variant.spec.parts, *parts))
+        return variant
 
-    def _variant(self, parts: tuple[SharedVariable, ...], careful: bool) -> Variant:
+    def _variant(
+        self,
+        parts: tuple[SharedVariable, ...],
+        careful: bool = False,
+        may_cut: bool = True,
+    ) -> Variant:
         """Return the function as it is with variables in parts, or unfilled groups."""
-        if (parts, careful) not in self._variants:
+        key = parts, careful, may_cut
+        if key not in self._variants:
             options: dict[str, Any] = {"careful": True} if careful else {}
+            if not may_cut:
+                options["may_cut"] = False
             spec = self._make(parts=parts, **options)
-            self._variants[parts, careful] = made = Variant(spec, repr(self))
+            self._variants[key] = made = Variant(spec, repr(self))
             made.train_as(*self._workers)
-        return self._variants[parts, careful]
+        return self._variants[key]
 
     def _seconds(self, timeout: Any, kwargs: dict) -> float | None:
         """Return the seconds of a call; to an input of the name they are its value."""

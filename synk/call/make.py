@@ -48,7 +48,10 @@ def function(
     Parameters
     ----------
     inputs : list of TensorVariable
-        Scattered: each rank gets a part of the rows (axis 0) of every one.
+        Scattered: each rank gets a part of the rows (axis 0) of every one. Scalars have
+        no rows: every rank gets them. If there are no rows but slices of shared data
+        that the inputs choose, such as the number of a batch, each rank gets a part of
+        these: see :ref:`chosen-rows`.
     outputs : variable, (variable, op), or list or tuple of these, optional
         What a call returns. The op says how the ranks' values are combined:
         ``"avg"`` (weighted by the ranks' rows), ``"sum"``, ``"prod"``, ``"min"``,

@@ -36,6 +36,7 @@ from .arguments import (
     windows_of,
 )
 from .bound import How
+from .outputs import Wanted
 from .placement_check import PlacementCheck
 from .plans import Planned
 from .run_worker import PhaseTimer, RunCall, Spent, combine_runs, stacked, worker_run
@@ -96,9 +97,12 @@ class FunctionRun:
     how : How
         The same for all calls.
     one_call : callable
-        The function itself.
+        Makes one call, of a batch that is called ``"batch"`` or ``"batch_s"``, and
+        other options.
     ran : RunTimes
         Where its time is counted.
+    rows_of : callable, optional
+        What the rows of a batch are, if it does not say so itself.
 
     Raises
     ------
@@ -111,11 +115,12 @@ class FunctionRun:
         variant: Variant,
         values: Sequence[Any],
         how: How,
-        one_call: Callable[..., Any],
+        one_call: Callable[[Any, str, dict[str, Any]], list],
         ran: RunTimes,
+        rows_of: Callable[[Any], Any] | None = None,
     ) -> None:
         self._variant, self._how, self._one_call = variant, how, one_call
-        self._ran = ran
+        self._ran, self._rows_of = ran, rows_of
         spec, size = variant.spec, SESSION.size
         data = [each for each in values[: len(spec.inputs)] if isinstance(each, Data)]
         self._num_slices = check_num_slices(how.num_slices, spec)
@@ -156,6 +161,7 @@ class FunctionRun:
         """Check one batch: of the scattered inputs or, without any, of shared rows."""
         spec, size = self._variant.spec, SESSION.size
         if spec.inputs:
+            batch = batch if self._rows_of is None else self._rows_of(batch)
             selection = select(batch, self._length)
             return RunCall(selection, cuts(count(selection), size), self._batch_s)
         batch_s = self._batch_s
@@ -302,17 +308,35 @@ class FunctionRun:
     def _one_by_one(self, batches: list, report: Any) -> Iterator[list]:
         """Make the calls each by itself: the next may be another, or be refused."""
         what = "batch" if self._variant.spec.inputs else "batch_s"
-        how = self._how
-        options: dict[str, Any] = {"batch_s": how.batch_s, "timeout": how.timeout}
-        options |= {"num_slices": how.num_slices}
-        options |= {"output_subset": self._wanted.subset}
+        options = self._how.options | {"output_subset": self._wanted.subset}
+        options.pop(what, None)
         for batch in batches:
             start = perf_counter()
-            results = self._one_call(*self._given.values, **options | {what: batch})
+            results = self._one_call(batch, what, options)
             self._ran.calls.append(perf_counter() - start)  # not divided into phases
             yield [[value] for value in results]
             if report is not None:
                 report()
+
+
+def run_one_by_one(
+    batches: Iterable, one_call: Callable[[Any], list], wanted: Wanted, progress: Any
+) -> Any:
+    """Make calls that have no launch in common; return what a run returns.
+
+    Parameters
+    ----------
+    one_call : callable
+        Makes a call of a batch, and returns the wanted outputs.
+    """
+    made: list[list] = [[] for _ in wanted.subset]
+    with _count_calls(progress, batches) as report:
+        for batch in batches:
+            for of_output, value in zip(made, one_call(batch), strict=True):
+                of_output.append(value)
+            if report is not None:
+                report()
+    return wanted.arrange([stacked(of_output) for of_output in made])
 
 
 # -- batches and launches

@@ -78,9 +78,8 @@ def tune(
     >>> with synk.session(2):
     ...     table = synk.tune(f, np.ones((1000, 20)))  # doctest: +SKIP
     """
-    how = How(batch, batch_s)
     function._bound = None  # its plan may be another one afterwards
-    variant, values = function._variant_for(args, kwargs, how)
+    variant, values, how = function._variant_for(args, kwargs, How(batch, batch_s))
     measured = _tuned(variant, values, how)
     print(plan_table(repr(function), measured))
     return measured

@@ -24,7 +24,9 @@ def predicted(
     function: Function, args: Sequence[Any], ranks: int, cores: int
 ) -> Predicted | None:
     """Return the seconds that a call is predicted to take so many ranks and cores."""
-    return function._usual.predicted(args, ranks, cores)
+    usual = function._usual
+    arranged = usual.arrangement.arranged(args)
+    return None if arranged is None else usual.predicted(*arranged, ranks, cores)
 
 
 def has_bits_of_any_ranks(function: Function) -> bool:

@@ -23,6 +23,7 @@ from ..ranks.session import SESSION
 from . import nodes  # noqa: F401  which rows other nodes get
 from .alone import Alone
 from .arguments import gather
+from .arrangement import Arrangement
 from .outputs import Wanted
 from .placement_check import PlacementCheck
 from .plans import Planned, Plans
@@ -45,6 +46,7 @@ class Variant:
         self.placement = PlacementCheck(spec)
         self.alone = Alone(spec, self.placement, self.plans)
         self.serial = SerialRun(spec, what)
+        self.arrangement = Arrangement(spec)
         self._groups = Groups(spec)
 
     def check_ranks(self) -> tuple[SharedVariable, ...]:
@@ -84,10 +86,10 @@ class Variant:
         return planned, is_alone
 
     def predicted(
-        self, values: Sequence[Any], ranks: int, cores: int
+        self, values: Sequence[Any], batch: Any, ranks: int, cores: int
     ) -> Predicted | None:
         """Return the seconds that a call is predicted to take; see `Predicted`."""
-        rows, given = gather(self.spec, values, None, SESSION.size)
+        rows, given = gather(self.spec, values, batch, SESSION.size)
         return self.plans.predicted(rows.total, given.arrays, ranks, cores)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass, field, replace
@@ -21,8 +22,10 @@ from pytensor.graph.utils import MissingInputError
 from pytensor.link.basic import JITLinker
 from pytensor.tensor.type import DenseTensorType
 
+from ..errors import SplitError
 from ..reduce_ops import OPS, REDUCE_OPS, OutputOp, check_dtype, check_op
 from ..user_frames import callers_level
+from .cut_rows import cut_rows
 from .settling import check_tensor, settle
 from .sizes import noted
 from .spec import UNNAMED, Asked, FunctionSpec
@@ -32,6 +35,11 @@ STATISTICS = ("exact", "local")
 
 BITS = (None, "any")
 """Whether outputs and updates must have the same bits on any number of ranks."""
+
+INTEGERS = frozenset(
+    f"{kind}{bits}" for kind in ("int", "uint") for bits in (8, 16, 32, 64)
+)
+"""Dtypes of what may choose rows."""
 
 STREAMS = ("serial", "own")
 """Whether draws for rows are those of the serial run, or each rank's own."""
@@ -68,12 +76,16 @@ class Written:
 
 
 def make_spec(
-    written: Written, parts: Sequence[SharedVariable] = (), careful: bool = False
+    written: Written,
+    parts: Sequence[SharedVariable] = (),
+    careful: bool = False,
+    may_cut: bool = True,
 ) -> FunctionSpec:
     """Check the arguments of `synk.function`, and settle how ranks compute it.
 
     Of `parts` each rank has as many rows as of the inputs, and computes with them.
     `careful` is for calls whose rows do not fill the groups of a reshape: see `sizes`.
+    With `may_cut`, slices of data that arguments choose may be rows: see `cut_rows`.
     """
     options, statistics = written.options, written.statistics
     unknown = options.keys() - inspect.signature(pytensor.function).parameters.keys()
@@ -90,9 +102,38 @@ def make_spec(
         raise ValueError(f"streams must be one of {STREAMS}, got {written.streams!r}")
     asked = _asked(written, parts)
     _check_roots(asked, options.get("on_unused_input"))
+    if may_cut and (cut := _cut(asked)):
+        # Where ranks would still repeat what needs all rows, nothing is gained by it.
+        with contextlib.suppress(SplitError):
+            spec = _settled(replace(cut, is_strict=True), careful)
+            return replace(spec, is_strict=written.strict)
+    return _settled(asked, careful)
+
+
+def _settled(asked: Asked, careful: bool) -> FunctionSpec:
     with noted(asked.all_inputs, careful) as filled:
         spec = settle(asked)
     return spec if asked.is_local else replace(spec, filled=filled)
+
+
+def _cut(asked: Asked) -> Asked | None:
+    """Return a function with slices of data as its rows, if it has no other rows."""
+    if asked.is_local or asked.stand_ins:
+        return None
+    if any(var.type.dtype not in INTEGERS for var in asked.inputs):
+        return None
+    found = cut_rows(asked.plain_outputs, asked.plain_updates, asked.arguments)
+    if found is None or not {*asked.inputs} <= {*found.choosing}:
+        return None
+    whole = [var for var in asked.bcast_inputs if var not in found.choosing]
+    return replace(
+        asked,
+        inputs=found.rows,
+        bcast_inputs=[*whole, *found.shapes],
+        cut=found,
+        plain_outputs=found.outputs,
+        plain_updates=found.updates,
+    )
 
 
 def _asked(written: Written, parts: Sequence[SharedVariable]) -> Asked:
@@ -103,12 +144,16 @@ def _asked(written: Written, parts: Sequence[SharedVariable]) -> Asked:
     if written.bcast_inputs is not None:
         bcast_inputs = _check_inputs(written.bcast_inputs, "bcast_inputs")
     sliceable = [*parts, *_check_sliceable(written.sliceable_shareds or [])]
-    _check_distinct([*inputs, *bcast_inputs])
+    arguments = [*inputs, *bcast_inputs]
+    _check_distinct(arguments)
+    # What has no axis has no rows: every rank gets it.
+    inputs = [var for var in arguments if var in inputs and var.type.ndim]
+    bcast_inputs = [var for var in arguments if var not in inputs]
     for var in inputs:
         _check_rows(var, "input")
     outputs, output_ops, returns = _split_outputs(written.outputs)
     updates, update_ops = _split_updates(written.updates)
-    computed = _roots_for([*inputs, *bcast_inputs])
+    computed = _roots_for(arguments)
     givens = _check_givens(written.givens, computed) | computed
     kept = options.get("no_default_updates")
     outputs, updates = _complete(outputs, updates, givens, kept)
@@ -118,6 +163,8 @@ def _asked(written: Written, parts: Sequence[SharedVariable]) -> Asked:
     replaced = dict(zip(sliceable, stand_ins, strict=True))
     outputs, updates = _substitute(outputs, updates, replaced)
     return Asked(
+        arguments=[computed.get(var, var) for var in arguments],
+        cut=None,
         inputs=[computed.get(var, var) for var in inputs],
         bcast_inputs=[computed.get(var, var) for var in bcast_inputs],
         plain_outputs=outputs,

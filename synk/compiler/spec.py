@@ -21,6 +21,7 @@ from pytensor.graph.traversal import ancestors, io_toposort
 
 from ..ops import is_collective
 from ..reduce_ops import OutputOp, ReduceOp
+from .cut_rows import CutRows
 from .domain import Value
 from .own_ops.sharding import said_in
 from .placement.nodes import CallVariables
@@ -55,8 +56,14 @@ class Asked:
     stand-in, an input that receives the variable's selected rows at every call.
     """
 
+    arguments: list[Variable]
+    """What a call is given, in its order."""
     inputs: list[Variable]
+    """What is scattered of these, or the rows that are cut by them: see `cut`."""
     bcast_inputs: list[Variable]
+    """What every rank gets of these as a whole, and the shapes of what is cut."""
+    cut: CutRows | None
+    """The slices of data that are scattered inputs, if there are any."""
     plain_outputs: list[Variable]
     """The outputs as the user wrote them, without what is placed in between."""
     output_ops: list[OutputOp]
@@ -101,7 +108,7 @@ class Asked:
         """What the function is called in messages."""
         if self.name:
             return f"function {self.name!r}"
-        inputs = ", ".join(map(str, [*self.inputs, *self.bcast_inputs]))
+        inputs = ", ".join(map(str, self.arguments))
         return f"a function of {inputs or 'nothing'}"
 
     @property
@@ -257,6 +264,7 @@ class FunctionSpec(PlacedSpec):
     def __getstate__(self) -> dict[str, Any]:
         """Leave out what only the master needs: that would go to all ranks."""
         left_out: dict[str, list] = {
+            "arguments": [],
             "plain_outputs": [],
             "plain_updates": [],
             "left_outputs": [],
@@ -267,4 +275,4 @@ class FunctionSpec(PlacedSpec):
         }
         if self.pad:
             left_out["own_ops"] = said_in(self.graph)
-        return self.__dict__ | left_out | {"needs": {}, "asserted": {}}
+        return self.__dict__ | left_out | {"needs": {}, "asserted": {}, "cut": None}

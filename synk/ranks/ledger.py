@@ -69,6 +69,8 @@ class LedgerEntry:
         self.kept: np.ndarray | None = None
         # How often the ranks got what the script had set, and how many bytes each.
         self.times_brought = self.bytes_brought = 0
+        # How often a plain function may have written to the value's array.
+        self.times_written = 0
         self.see()
 
     def see(self) -> None:
@@ -237,4 +239,5 @@ class Ledger:
         """Take note that a plain function may have written to a variable's array."""
         entry = self._by_storage.get(id(storage))
         if entry is not None and entry.storage is storage:
+            entry.times_written += 1
             entry.unsee()

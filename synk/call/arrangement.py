@@ -1,0 +1,244 @@
+"""The arguments of a call as a variant takes them; rows that they choose of data.
+
+A function takes its arguments in the script's order, and its variants take scattered
+inputs first. Of a function whose arguments choose rows (`compiler/cut_rows.py`) the
+scattered inputs are not given, but what they are cut out of: shared variables, whose
+values lie in shared memory from then on, once for all ranks, or other arguments.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Sequence
+from functools import cached_property, partial
+from typing import Any
+
+import numpy as np
+import pytensor
+from pytensor.compile import SharedVariable
+from pytensor.graph.traversal import ancestors
+
+from ..compiler.spec import FunctionSpec
+from ..engines.plain_functions import untold
+from ..memory.partition import Selection, count, select
+from ..ranks.session import SESSION
+from ..variables.data import Data
+from .arguments import check_arguments
+
+_known: weakref.WeakKeyDictionary[Any, SharedRows] = weakref.WeakKeyDictionary()
+"""By the container of the variable."""
+
+
+class SharedRows:
+    """A shared variable's value in shared memory: there is no other copy of it.
+
+    Whatever sets the variable gives it another array, which is copied when the next
+    call asks for rows.
+    """
+
+    def __init__(self, variable: SharedVariable) -> None:
+        self._storage = variable.container.storage
+        kind: Any = variable.type
+        self._data = Data(kind.dtype, kind.ndim, name=variable.name)
+        self._array: np.ndarray | None = None
+        self._times_written = 0
+
+    @staticmethod
+    def of(variable: SharedVariable) -> SharedRows:
+        """Return that of a variable."""
+        if variable.container not in _known:
+            _known[variable.container] = SharedRows(variable)
+        return _known[variable.container]
+
+    def current(self, times_written: int) -> Data:
+        """Return the data, with the value that the variable has now.
+
+        Parameters
+        ----------
+        times_written : int
+            How often plain functions may have written to its array; see `Entry`.
+        """
+        value = self._storage[0]
+        if value is not self._array:
+            self._data.set_value(np.asarray(value))
+            # As of any variable, nothing tells if the script writes to the array.
+            self._array = self._storage[0] = self._data._held()
+        elif times_written != self._times_written:
+            _ = self._data.data  # which tells that the values may be others
+        self._times_written = times_written
+        return self._data
+
+
+class Arrangement:
+    """How a variant takes the arguments of calls.
+
+    Attributes
+    ----------
+    is_as_given : bool
+        Whether it takes them as they are.
+    choosing : list of int
+        Which of them do nothing but choose rows.
+    """
+
+    def __init__(self, spec: FunctionSpec) -> None:
+        self._spec, self._cut = spec, spec.cut
+        self._place = {var: i for i, var in enumerate(spec.arguments)}
+        given = spec.bcast_inputs if spec.cut else [*spec.inputs, *spec.bcast_inputs]
+        self._order = [self._place[var] for var in given if var in self._place]
+        self.is_as_given = spec.cut is None and self._order == sorted(self._order)
+        choosing = spec.cut.choosing if spec.cut else []
+        self.choosing = [self._place[var] for var in choosing]
+        self._copies: dict[int, Data] = {}
+
+    def as_given(self, values: Sequence[Any]) -> list[Any]:
+        """Return values in the script's order, of a function that is not cut."""
+        assert self._cut is None
+        return [values[self._order.index(i)] for i in range(len(values))]
+
+    def with_choosing(self, batch: Any, others: Sequence[Any]) -> list[Any]:
+        """Return the arguments of a call of a run, of which some are the batch."""
+        chosen = batch if isinstance(batch, tuple) else (batch,)
+        if len(chosen) != len(self.choosing):
+            names = ", ".join(str(self._spec.arguments[i]) for i in self.choosing)
+            raise ValueError(f"a batch is a value for {names}, got {batch!r}")
+        left, by_place = iter(others), dict(zip(self.choosing, chosen, strict=True))
+        return [
+            by_place[i] if i in by_place else next(left) for i in self._place.values()
+        ]
+
+    def rows(self, batch: Any, fixed: Sequence[Any]) -> Any:
+        """Return the rows of a call of a run, see `is_of_one_set`."""
+        arranged = self.arranged(self.with_choosing(batch, fixed))
+        assert arranged is not None
+        return arranged[1]
+
+    def is_of_one_set(self, values: Sequence[Any]) -> bool:
+        """Tell whether a batch is one choice of rows, the same of all data."""
+        return not any(map(_is_batch, values[: len(self._spec.inputs)]))
+
+    def again(
+        self, args: Sequence[Any], batch: Any
+    ) -> tuple[Sequence[Any], Any] | None:
+        """Return `arranged` of a call's arguments, if it has no fewer or more."""
+        if self.is_as_given:
+            return args, batch
+        if len(args) != len(self._spec.arguments):
+            return None
+        return self.arranged(args, batch)
+
+    def arranged(
+        self, values: Sequence[Any], batch: Any = None
+    ) -> tuple[list[Any], Any] | None:
+        """Return the values in the variant's order, and which rows a call has.
+
+        None if they choose rows of other numbers, or of what ranks do not hold alike.
+
+        Raises
+        ------
+        TypeError, ValueError, IndexError
+            If what chooses rows does not fit.
+        """
+        if self.is_as_given:
+            return list(values), batch
+        whole = [values[i] for i in self._order]
+        if self._cut is None:
+            return whole, batch
+        if batch is not None:
+            raise ValueError("batch was given, and the arguments choose the rows")
+        sources = self._sources(values)
+        if sources is None:
+            return None
+        chosen = self._chosen(values, [len(source) for source in sources])
+        sizes = [source.nbytes for source in map(np.asarray, sources)]
+        main = sizes.index(max(sizes))
+        total = count(chosen[main])
+        if any(count(each) != total for each in chosen):
+            return None
+        rows = list(sources)
+        for i, source in enumerate(sources):
+            alike = self._cut.choice_of[i] == self._cut.choice_of[main]
+            if not alike or len(source) != len(sources[main]):
+                rows[i] = self._copied(i, np.asarray(source)[chosen[i]])
+        shapes = [np.array(np.shape(source)) for source in self._shaped(values)]
+        return [*rows, *whole, *shapes], chosen[main]
+
+    def of_rows(self, values: Sequence[Any]) -> list[Any] | None:
+        """Return the values in the variant's order, of rows those of the call alone."""
+        arranged = self.arranged(values)
+        if arranged is None or self._cut is None:
+            return arranged and arranged[0]
+        (found, chosen), n = arranged, len(self._spec.inputs)
+        rows = [
+            np.asarray(each)[slice(None) if _is_batch(each) else chosen]
+            for each in found[:n]
+        ]
+        return [*rows, *found[n:]]
+
+    def _sources(self, values: Sequence[Any]) -> list[Any] | None:
+        """Return what rows are cut out of, `Data` or arrays; None if ranks differ."""
+        assert self._cut is not None
+        found: list[Any] = []
+        for var in self._cut.sources:
+            if not isinstance(var, SharedVariable):
+                (array,) = check_arguments([var], [self._value(var, values)], {})
+                value = self._value(var, values)
+                found.append(value if isinstance(value, Data) else array)
+                continue
+            times_written = 0
+            if SESSION.state == "running":
+                (entry,) = SESSION.ledger.entries([var])
+                if not entry.is_set and entry.holding.kind != "replicated":
+                    return None
+                times_written = entry.times_written
+            found.append(SharedRows.of(var).current(times_written))
+        return found
+
+    def _value(self, var: Any, values: Sequence[Any]) -> Any:
+        return values[self._place[var]]
+
+    def _shaped(self, values: Sequence[Any]) -> list[Any]:
+        assert self._cut is not None
+        return [
+            var.container.storage[0]
+            if isinstance(var, SharedVariable)
+            else self._value(var, values)
+            for var in self._cut.shapes.values()
+        ]
+
+    def _copied(self, i: int, rows: np.ndarray) -> Data:
+        """Return rows that are chosen otherwise than the others, in their order."""
+        if i not in self._copies:
+            self._copies[i] = Data(rows.dtype, rows.ndim, minibatch=True)
+        self._copies[i].set_value(rows)
+        return self._copies[i]
+
+    def _chosen(self, values: Sequence[Any], lengths: Sequence[int]) -> list[Selection]:
+        """Return which rows a call has of each source."""
+        assert self._cut is not None
+        compute, given = self._choices
+        arrays = check_arguments(given, [self._value(v, values) for v in given], {})
+        computed = iter(compute(*arrays))
+        batches: list[Any] = []
+        for choice in self._cut.choices:
+            start, stop, numbers = (
+                None if var is None else next(computed) for var in choice
+            )
+            ends = (None if end is None else int(end) for end in (start, stop))
+            batches.append(slice(*ends) if numbers is None else np.asarray(numbers))
+        pairs = zip(self._cut.choice_of, lengths, strict=True)
+        return [select(batches[choice], length) for choice, length in pairs]
+
+    @cached_property
+    def _choices(self) -> tuple[Callable[..., Any], list[Any]]:
+        """What computes all choices, and of which arguments."""
+        assert self._cut is not None
+        wanted = [var for choice in self._cut.choices for var in choice.variables]
+        used = set(ancestors(wanted))
+        given = [var for var in self._spec.arguments if var in used]
+        # A few additions: nothing is compiled for them.
+        make = partial(pytensor.function, mode="FAST_COMPILE", trust_input=True)
+        return untold(make(given, wanted)), given
+
+
+def _is_batch(value: Any) -> bool:
+    return isinstance(value, Data) and value.minibatch
