@@ -14,7 +14,7 @@ import multiprocessing
 import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pytensor
@@ -30,35 +30,22 @@ PAUSE = 0.2
 """Seconds; see `interleave`."""
 
 
-class Row(NamedTuple):
-    """A line of the table: two times of one run, in seconds, and their ratio.
+def show(
+    what: str, ours: float, other: float, bound: str = "", beside: str = ""
+) -> None:
+    """Print a line: two times of one run in seconds, and their ratio.
 
-    It is synk's time over the other's, which is to be small ("<"), or a speed-up (">").
+    It is synk's time over the other's, which is to be small; or a speed-up, where the
+    bound is one from below, as ">= 2".
     """
-
-    what: str
-    synk: float
-    other: float
-    better: str
-    target: float | None = None
-    beside: str = ""
-
-    @property
-    def ratio(self) -> float:
-        if self.better == "<":
-            return self.synk / self.other
-        return self.other / self.synk
-
-    def __str__(self) -> str:
-        target = ""
-        if self.target is not None:
-            good = self.ratio <= self.target
-            is_reached = good if self.better == "<" else self.ratio >= self.target
-            target = f"{self.better}= {self.target:g} {'yes' if is_reached else 'NO'}"
-        return (
-            f"{self.what:42}{_seconds(self.synk):>10}{_seconds(self.other):>10}"
-            f"{self.ratio:>8.2f}x  {target:12}{self.beside}"
-        )
+    sign, _, target = bound.partition(" ")
+    ratio = other / ours if sign == ">=" else ours / other
+    if target:
+        is_reached = (ratio >= float(target)) == (sign == ">=")
+        bound += " yes" if is_reached else " NO"
+    shown = bound if target else ""
+    times = f"{_seconds(ours):>10}{_seconds(other):>10}{ratio:>8.2f}x"
+    print(f"{what:42}{times}  {shown:12}{beside}", flush=True)
 
 
 def _seconds(value: float) -> str:
@@ -79,16 +66,9 @@ def interleave(
     Turns, because the speed of a machine that others use drifts: what is compared
     must be measured at the same time.
 
-    Parameters
-    ----------
-    functions : sequence of callable
-    repeats : int
-        How often each one has its turn.
-    number : int
-        Calls in one turn; a turn's time is divided by it.
-    pause : float
-        Seconds before each turn, for what the last one has left running: BLAS threads
-        look out for more work for some time after a call.
+    Each has so many turns, of a number of calls. There is a pause before each turn, in
+    seconds, for what the last one has left running: BLAS threads look out for more work
+    for some time after a call.
     """
     times: list[list[float]] = [[] for _ in functions]
     for function in functions:
@@ -130,14 +110,14 @@ def _serve(connection: Any, function: Callable, args: tuple) -> None:
             connection.send(True)
 
 
-def call_overhead(ranks: int, quick: bool) -> Iterator[Row]:
+def call_overhead(ranks: int, quick: bool) -> None:
     """Time a function that does nothing: launch and join, and all of Python between."""
     plain = pytensor.function([], [])
     with synk.session(ranks):
         empty = synk.function([], [])
         repeats = 5 if quick else 25
         ours, theirs = interleave([empty, plain], repeats, 500)
-        yield Row("call of an empty function", ours, theirs, "<", 25, "plain call")
+        show("call of an empty function", ours, theirs, "<= 25", "plain call")
         # The scattered inputs are looked up, checked, cut, described and mapped.
         x = pt.matrix("x", dtype="float32")
         total = synk.function([x], (x.sum(), "sum"))
@@ -147,18 +127,17 @@ def call_overhead(ranks: int, quick: bool) -> Iterator[Row]:
         ours, theirs = interleave(
             [lambda: total(data), lambda: plain_total(array)], repeats, 500
         )
-        what = "call with one input and one output"
-        yield Row(what, ours, theirs, "<", None, "plain call")
+        show("call with one input and one output", ours, theirs, "", "plain call")
 
 
-def all_reduce(ranks: int, quick: bool) -> Iterator[Row]:
+def all_reduce(ranks: int, quick: bool) -> None:
     """Time all-reduces beside one copy of as many bytes."""
     with synk.session(ranks):
         for size in (1_000_000,) if quick else (65_536, 100_000_000):
-            yield from _all_reduce(size, 5 if quick else 15)
+            _all_reduce(size, 5 if quick else 15)
 
 
-def _all_reduce(size: int, repeats: int) -> Iterator[Row]:
+def _all_reduce(size: int, repeats: int) -> None:
     source = np.ones(size // 4, "float32")
     target = np.empty_like(source)
     var = pytensor.shared(source)
@@ -167,17 +146,16 @@ def _all_reduce(size: int, repeats: int) -> Iterator[Row]:
         repeats,
         max(1, min(1000, 10_000_000 // size)),
     )
-    yield Row(
+    show(
         f"all-reduce, {size / 1e6:.3g} MB in shared memory",
         ours,
         copy,
-        "<",
-        1.6 if size >= 100_000_000 else None,
+        "<= 1.6" if size >= 100_000_000 else "",
         f"memcpy; {size / ours / 1e9:.3g} GB/s, memcpy {size / copy / 1e9:.3g}",
     )
 
 
-def row_gathering(ranks: int, quick: bool) -> Iterator[Row]:
+def row_gathering(ranks: int, quick: bool) -> None:
     """Time taking 512 shuffled rows on every rank at once, beside ``numpy.take``."""
     rows = 5_000 if quick else 60_000
     with synk.session(ranks):
@@ -188,12 +166,11 @@ def row_gathering(ranks: int, quick: bool) -> Iterator[Row]:
         per_rank = SESSION.run(worker_time_gathering, window, repeats)
         ours, take = max(per_rank, key=lambda times: times[0] / times[1])
     size = 512 * 784 * 4
-    yield Row(
+    show(
         "512 shuffled rows of 784 float32 per rank",
         ours,
         take,
-        "<",
-        1,
+        "<= 1",
         f"numpy.take; {size / ours / 1e9:.3g} GB/s; the slowest rank",
     )
 
@@ -220,7 +197,7 @@ def worker_time_gathering(
     return ours, take
 
 
-def logistic_regression(ranks: int, quick: bool) -> Iterator[Row]:
+def logistic_regression(ranks: int, quick: bool) -> None:
     """Time a log-likelihood and its gradient over 1,000,000 x 20 values."""
     n = 50_000 if quick else 1_000_000
     x, y, beta = pt.matrix("x"), pt.vector("y"), pt.vector("beta")
@@ -241,17 +218,12 @@ def logistic_regression(ranks: int, quick: bool) -> Iterator[Row]:
             3 if quick else 11,
             pause=PAUSE,
         )
-    yield Row(
-        f"logistic log-likelihood + gradient, {n:,} x 20",
-        ours,
-        theirs,
-        ">",
-        1.85 if ranks == 2 and not quick else None,
-        "plain, all cores",
-    )
+    bound = ">= 1.85" if ranks == 2 and not quick else ">="
+    what = f"logistic log-likelihood + gradient, {n:,} x 20"
+    show(what, ours, theirs, bound, "plain, all cores")
 
 
-def speed_up(ranks: int, quick: bool) -> Iterator[Row]:
+def speed_up(ranks: int, quick: bool) -> None:
     """Time a matrix step and an element-wise step at 1 to n ranks."""
     x = pt.matrix("x", dtype="float32")
     w = pytensor.shared(
@@ -275,11 +247,10 @@ def speed_up(ranks: int, quick: bool) -> Iterator[Row]:
                     3 if quick else 15,
                     pause=PAUSE,
                 )
-            what = f"{name}, {n} ranks"
-            yield Row(what, ours, theirs, ">", None, "plain, all cores")
+            show(f"{name}, {n} ranks", ours, theirs, ">=", "plain, all cores")
 
 
-CASES: dict[str, Callable[[int, bool], Iterator[Row]]] = {
+CASES: dict[str, Callable[[int, bool], None]] = {
     "call": call_overhead,
     "all-reduce": all_reduce,
     "rows": row_gathering,
@@ -302,8 +273,7 @@ def main() -> None:
     print(f"{'':42}{'synk':>10}{'beside':>10}{'ratio':>9}  target")
     for name, case in CASES.items():
         if args.only is None or args.only in name:
-            for row in case(args.ranks, args.quick):
-                print(row, flush=True)
+            case(args.ranks, args.quick)
 
 
 if __name__ == "__main__":
