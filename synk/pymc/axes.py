@@ -3,7 +3,7 @@
 Two axes are one dimension if an Op puts their entries side by side: the axis of a
 covariate that a product keeps and that of the observed values which the result is
 subtracted from. An axis that is as long and meets it nowhere is another dimension, and
-so are the groups that rows are picked from by an index.
+so are the groups that rows are gathered from by an index.
 
 A constant is looked at for each of its uses by itself: PyTensor makes one of constants
 that are equal, such as the zeros of two prior means.
@@ -11,7 +11,7 @@ that are equal, such as the zeros of two prior means.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from pytensor.compile.builders import OpFromGraph
@@ -108,14 +108,14 @@ def _pairs(node: Apply) -> Iterator[Pair]:
 def _elementwise(node: Apply) -> Iterator[Pair]:
     out = node.outputs[0]
     for var in node.inputs:
-        yield from _aligned(var, out, _ndim(var))
+        yield from _aligned(var, out)
 
 
-def _aligned(var: Variable, out: Variable, ndim: int, core: int = 0) -> Iterator[Pair]:
+def _aligned(var: Variable, out: Variable) -> Iterator[Pair]:
     """Yield the axes of an operand, counted from the last, with those of a result."""
-    for back in range(1, ndim + 1):
-        if var.type.shape[-back - core] != 1 and back + core <= _ndim(out):
-            yield (var, _ndim(var) - back - core), (out, _ndim(out) - back - core)
+    for back in range(1, min(_ndim(var), _ndim(out)) + 1):
+        if var.type.shape[-back] != 1:
+            yield (var, _ndim(var) - back), (out, _ndim(out) - back)
 
 
 def _same(node: Apply) -> Iterator[Pair]:
@@ -179,10 +179,10 @@ def _is_all(entry: Any) -> bool:
     return isinstance(entry, slice) and entry == slice(None)
 
 
-def _indexed(node: Apply, first: int, picked: Variable) -> Iterator[Pair]:
+def _indexed(node: Apply, first: int, taken: Variable) -> Iterator[Pair]:
     """Yield the axes that an index leaves as they are, and those of index arrays.
 
-    `picked` is what is taken out, or put in.
+    `taken` is what is taken out, or put in.
     """
     array = node.inputs[0]
     entries = entries_of_index(node, first)
@@ -194,20 +194,20 @@ def _indexed(node: Apply, first: int, picked: Variable) -> Iterator[Pair]:
     numbers = [a for a, e in enumerate(entries) if not isinstance(e, slice)]
     are_together = not numbers or numbers == list(range(numbers[0], numbers[-1] + 1))
     place = numbers[0] if arrays and are_together else 0
-    offset = _ndim(picked) - (ndim + sum(isinstance(e, slice) for e in entries))
+    offset = _ndim(taken) - (ndim + sum(isinstance(e, slice) for e in entries))
     if offset:  # what is put in is broadcast; its axes are counted from the last
         offset = min(offset, 0)
     out = offset
     for axis, entry in enumerate(entries):
         if arrays and out == offset + place:
-            yield from _of_arrays([entries[a] for a in arrays], picked, out, ndim)
+            yield from _of_arrays([entries[a] for a in arrays], taken, out, ndim)
             out += ndim
         if isinstance(entry, slice):
-            if _is_all(entry) and 0 <= out < _ndim(picked):
-                yield (array, axis), (picked, out)
+            if _is_all(entry) and 0 <= out < _ndim(taken):
+                yield (array, axis), (taken, out)
             out += 1
     if arrays and out == offset + place:
-        yield from _of_arrays([entries[a] for a in arrays], picked, out, ndim)
+        yield from _of_arrays([entries[a] for a in arrays], taken, out, ndim)
 
 
 def _is_array(entry: Any) -> bool:
@@ -215,15 +215,15 @@ def _is_array(entry: Any) -> bool:
 
 
 def _of_arrays(
-    arrays: list[Variable], picked: Variable, first: int, ndim: int
+    arrays: list[Variable], taken: Variable, first: int, ndim: int
 ) -> Iterator[Pair]:
     if any(array.type.dtype == "bool" for array in arrays):  # type: ignore[attr-defined]
         return
     for array in arrays:
         for axis in range(_ndim(array)):
             into = first + ndim - _ndim(array) + axis
-            if array.type.shape[axis] != 1 and 0 <= into < _ndim(picked):
-                yield (array, axis), (picked, into)
+            if array.type.shape[axis] != 1 and 0 <= into < _ndim(taken):
+                yield (array, axis), (taken, into)
 
 
 def _taken(node: Apply) -> Iterator[Pair]:
@@ -236,7 +236,7 @@ def _put(node: Apply) -> Iterator[Pair]:
 
 
 def _spread(node: Apply) -> Iterator[Pair]:
-    yield from _aligned(node.inputs[0], node.outputs[0], _ndim(node.inputs[0]))
+    yield from _aligned(node.inputs[0], node.outputs[0])
 
 
 def _joined(node: Apply) -> Iterator[Pair]:
@@ -280,17 +280,28 @@ def _kept_lengths(
 def _within(node: Apply) -> Iterator[Pair]:
     """Yield those that the graph within an Op joins."""
     op: Any = node.op
-    inside = Axes(op.inner_outputs)
-    found: dict[Axis, tuple[Variable, int]] = {}
     inner = [*op.inner_inputs, *op.inner_outputs]
-    for var, outer in zip(inner, (*node.inputs, *node.outputs), strict=True):
+    pairs = zip(inner, (*node.inputs, *node.outputs), strict=True)
+    yield from _joined_inside(Axes(op.inner_outputs), pairs)
+
+
+def _joined_inside(
+    inside: Axes, pairs: Iterable[tuple[Variable, Variable]]
+) -> Iterator[Pair]:
+    """Yield axes of outer variables, where those of the inner ones are joined.
+
+    An outer variable may have axes before those of the inner one, as of steps.
+    """
+    found: dict[Axis, tuple[Variable, int]] = {}
+    for var, outer in pairs:
         if isinstance(var, Constant):
             continue
+        before = _ndim(outer) - _ndim(var)
         for axis in range(_ndim(var)):
-            dimension = inside.of(var, axis)
+            dimension, place = inside.of(var, axis), (outer, axis + before)
             if dimension in found:
-                yield found[dimension], (outer, axis)
-            found.setdefault(dimension, (outer, axis))
+                yield found[dimension], place
+            found.setdefault(dimension, place)
 
 
 def _scanned(node: Apply) -> Iterator[Pair]:
@@ -316,16 +327,7 @@ def _scanned(node: Apply) -> Iterator[Pair]:
         (outputs[i], node.outputs[k])
         for i, k in mappings["outer_out_from_inner_out"].items()
     ]
-    found: dict[Axis, tuple[Variable, int]] = {}
-    for var, outer in pairs:
-        if isinstance(var, Constant):
-            continue
-        stacked = _ndim(outer) - _ndim(var)
-        for axis in range(_ndim(var)):
-            dimension, place = inside.of(var, axis), (outer, axis + stacked)
-            if dimension in found:
-                yield found[dimension], place
-            found.setdefault(dimension, place)
+    yield from _joined_inside(inside, pairs)
 
 
 def _by_shape(node: Apply) -> Iterator[Pair]:

@@ -194,9 +194,7 @@ class Dimensions:
         return counted
 
     def _axes_of_input(self, node: Apply, i: int) -> list[Axis]:
-        if isinstance(node.inputs[i], Constant):
-            return self.axes.all_of_input(node, i) if _is_array(node.inputs[i]) else []
-        return self._axes_of(node.inputs[i])
+        return self.axes.all_of_input(node, i) if _is_array(node.inputs[i]) else []
 
     def _axes_of(self, var: Variable) -> list[Axis]:
         if not _is_array(var):
