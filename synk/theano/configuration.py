@@ -15,9 +15,8 @@ from .configuration_files import read_files, read_flags, theanorc_files
 # -- options that mean nothing on PyTensor: they can be read and set
 
 _FALSE = """
-    force_device nocleanup nvcc.fastmath experimental.unpickle_gpu_on_cpu
-    reoptimize_unpickled_function experimental.local_alloc_elemwise
-    experimental.local_alloc_elemwise_assert cache_optimizations conv.assert_shape
+    force_device nocleanup nvcc.fastmath reoptimize_unpickled_function
+    experimental.local_alloc_elemwise cache_optimizations conv.assert_shape
     gpuarray.sync print_test_value scan.debug warn.argmax_pushdown_bug
     warn.gpu_set_subtensor1 warn.gpusum_01_011_0111_bug warn.identify_1pexp_bug
     warn.inc_set_subtensor1 warn.inc_subtensor1_opt warn.reduce_join warn.round
@@ -28,14 +27,11 @@ _FALSE = """
 _TRUE = """
     print_active_device enable_initial_driver_test gpuarray.single_stream
     gpuelemwise.sync pickle_test_value tensor.local_elemwise_fusion
-    gpu.local_elemwise_fusion
 """
 
 _EMPTY = """
-    init_gpu_device nvcc.flags cuda.root cuda.include_path contexts ctc.root
-    dnn.base_path dnn.bin_path dnn.include_path dnn.library_path dnn.conv.workmem
-    dnn.conv.workmem_bwd dnn.conv.algo_bwd gpuarray.cache_path magma.include_path
-    magma.library_path metaopt.optimizer_excluding metaopt.optimizer_including
+    init_gpu_device nvcc.flags cuda.root cuda.include_path contexts dnn.base_path
+    dnn.bin_path dnn.include_path dnn.library_path dnn.conv.workmem gpuarray.cache_path
 """
 
 ONLY_THEANO: dict[str, Any] = {
@@ -46,6 +42,7 @@ ONLY_THEANO: dict[str, Any] = {
     "assert_no_cpu_op": "ignore",
     "compute_test_value": "off",
     "compute_test_value_opt": "off",
+    "deterministic": "default",
     "dnn.enabled": "False",
     "dnn.conv.algo_fwd": "small",
     "dnn.conv.algo_bwd_data": "none",

@@ -25,9 +25,8 @@ _GeneratorVariable: Any = type(pytensor.shared(np.random.default_rng(0)))
 class Seedable(np.random.Generator):
     """A generator of NumPy's that can be seeded as Theano's were.
 
-    numbers = u.rng.get_value(borrow=True)
-    numbers.seed(89234)
-    u.rng.set_value(numbers, borrow=True)
+    As in its tutorial: ``numbers = u.rng.get_value(borrow=True)``,
+    ``numbers.seed(89234)``, ``u.rng.set_value(numbers, borrow=True)``.
     """
 
     def seed(self, seed: Any = None) -> None:
