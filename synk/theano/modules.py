@@ -56,8 +56,7 @@ SOURCES = {
     " pytensor.compile:FunctionMaker,Mode,as_op,predefined_linkers,predefined_modes,"
     "predefined_optimizers pytensor.compile.builders:OpFromGraph"
     " pytensor.graph:Apply,Constant,Op,Type pytensor.gradient:grad,subgraph_grad"
-    " pytensor.link.c.type:generic pytensor.scan:scan_checkpoints"
-    " pytensor.sparse:sparse_grad",
+    " pytensor.link.c.type:generic pytensor.scan:scan_checkpoints",
     "compat": "collections:OrderedDict,defaultdict"
     " builtins:PY3=True,ifilter=filter,imap=map,izip=zip",
     "compat.python2x": "collections:OrderedDict,defaultdict",
@@ -181,6 +180,7 @@ ABSENT = {
     "theano.compile.Shape_i": "use x.shape[i]",
     "theano.gradient.hessian_times_vector": "use grad of a product, or Rop of a grad",
     "theano.raise_op.Raise": "use CheckAndRaise",
+    "theano.sparse_grad": "leave it out: the gradient has the same numbers",
     "theano.tensor.load": "use numpy.load, and synk.data for what all ranks read",
     "theano.tensor.logical_and": "use ``and_`` of booleans",
     "theano.tensor.logical_or": "use ``or_`` of booleans",

@@ -204,8 +204,6 @@ def test_results_are_numpys():
             *("value(T.tile(M, theano.shared(V.astype(int)), ndim=2))", AssertionError),
             "reps has more than ndim=2 entries",
         ),
-        ("theano.sparse_grad(T.matrix())", TypeError, "only implemented for"),
-        ("theano.sparse_grad(T.matrix().sum(axis=0))", TypeError, "only implemented"),
     ],
 )
 def test_what_has_no_meaning_is_refused(expression, error, message):
@@ -309,15 +307,6 @@ def test_modules_have_one_type_and_the_functions():
     assert SparseType("csc", "float32")("b").format == "csc"
     with pytest.raises(AttributeError, match=r"theano\.sparse\.basic\.nonsense"):
         _ = basic.nonsense
-
-
-def test_the_gradient_of_rows_is_the_dense_one():
-    w, rows = T.matrix("w"), np.array([2, 0, 2])
-    gradient = T.grad((theano.sparse_grad(w[rows]) ** 3).sum(), w)
-    expected = np.zeros_like(A)
-    np.add.at(expected, rows, 3 * A[rows] ** 2)
-    found = theano.function([w], gradient, mode=MODE)(A).toarray()
-    np.testing.assert_allclose(found, expected, rtol=1e-12)
 
 
 # -- random streams draw from the distributions that they are named after
