@@ -88,10 +88,6 @@ class WorkerDied(SynkError):
         The rank that died; -1 for the zygote that forks the ranks.
     pid : int
         Its process id.
-    signal : int or None
-        The signal that killed it, or None when it exited.
-    exitcode : int or None
-        Its exit status, or None when a signal killed it.
     doing : str
         What it was doing, as "computing function 'f'"; "" if that is not known.
     stack : str
@@ -103,8 +99,6 @@ class WorkerDied(SynkError):
         Why synk has killed it itself; "" if it has not.
     history : tuple of str
         What it had done before: up to 256 events, each with its time before the last.
-    what_happened : str
-        All of this but the stack and the history.
     advice : str
         What to do.
 
@@ -125,32 +119,26 @@ class WorkerDied(SynkError):
         given_up: str = "",
         history: tuple[str, ...] = (),
     ) -> None:
-        self.rank, self.pid, self.status = rank, pid, status
-        self.signal = None if status is None or status >= 0 else -status
-        self.exitcode = None if status is None or status < 0 else status
         super().__init__()
-        self.explain(doing, stack, out_of_memory, given_up, history)
-
-    def explain(
-        self,
-        doing: str = "",
-        stack: str = "",
-        out_of_memory: bool | None = None,
-        given_up: str = "",
-        history: tuple[str, ...] = (),
-    ) -> None:
-        """Say what is known beyond who and how.
-
-        Parameters
-        ----------
-        doing, stack, out_of_memory, given_up, history
-            See the attributes.
-        """
-        self.doing, self.stack = doing, stack
+        self.rank, self.pid, self.status = rank, pid, status
+        self.doing, self.stack, self.history = doing, stack, history
         self.out_of_memory, self.given_up = out_of_memory, given_up
-        self.history = history
-        self.what_happened = self._describe()
-        self.args = (self.what_happened,)
+
+    @property
+    def signal(self) -> int | None:
+        """The signal that killed it, or None when it exited."""
+        return None if self.status is None or self.status >= 0 else -self.status
+
+    @property
+    def exitcode(self) -> int | None:
+        """Its exit status, or None when a signal killed it."""
+        return None if self.status is None or self.status < 0 else self.status
+
+    @property
+    def what_happened(self) -> str:
+        """All of this but the stack and the history."""
+        during = f" while {self.doing}" if self.doing else ""
+        return f"{self.who} (pid {self.pid}) {self._how()}{during}{self._hint()}"
 
     def __str__(self) -> str:
         text = f"{self.what_happened}; {self.advice}"
@@ -161,22 +149,16 @@ class WorkerDied(SynkError):
             text += f"\n\nIts Python stack:\n{self.stack}"
         return text
 
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.what_happened!r})"
+
     def __reduce__(self) -> tuple:
         how = self.rank, self.pid, self.status
         why = self.doing, self.stack, self.out_of_memory, self.given_up
         return type(self), (*how, *why, self.history)
 
     def of_rank(self, rank: int) -> WorkerDied:
-        """Return the same death, of what is another rank to all nodes.
-
-        Parameters
-        ----------
-        rank : int
-
-        Returns
-        -------
-        WorkerDied
-        """
+        """Return the same death, of what is another rank to all nodes."""
         _, (_, *others) = self.__reduce__()
         return type(self)(rank if self.rank >= 0 else -1, *others)
 
@@ -184,10 +166,6 @@ class WorkerDied(SynkError):
     def who(self) -> str:
         """Whose process it was."""
         return "the zygote" if self.rank < 0 else f"rank {self.rank}"
-
-    def _describe(self) -> str:
-        during = f" while {self.doing}" if self.doing else ""
-        return f"{self.who} (pid {self.pid}) {self._how()}{during}{self._hint()}"
 
     def _how(self) -> str:
         if self.given_up:

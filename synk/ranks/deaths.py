@@ -33,7 +33,8 @@ def explain(death: WorkerDied, records: Records, kills: OomKills) -> None:
     by_kernel = kills.any() if death.status == -signal.SIGKILL else None
     doing, stack = records.doing()[death.rank], tidied(records.stacks(death.rank))
     history = tuple(lines_of(records.history(death.rank)))
-    death.explain(str(doing or ""), stack, by_kernel, death.given_up, history)
+    death.doing, death.stack, death.history = str(doing or ""), stack, history
+    death.out_of_memory = by_kernel
 
 
 def stacks_of(ranks: list[int], records: Records) -> str:
