@@ -231,16 +231,15 @@ class Plans:
         scale = records.scale_of(rows)
         if records.rows_of(scale) < KEPT_FROM or kind == "slice" or programs.is_padded:
             return kind, ()
-        keeping: CallKind = "kept uncut" if kind == "uncut" else "kept step"
-        key = programs.number, keeping, subset, scale
+        key = programs.number, subset, scale
         if key not in self._kept:
-            kept, self._kept[key] = programs.kept(keeping, subset), ()
+            kept, self._kept[key] = programs.kept(subset), ()
             if kept is not None:
                 about, sizes, _ = self._standing_for(rows, given.arrays)
                 row = sum(array[:1].nbytes for array in given.sources)
                 if are_kept(about, row, nbytes_of(kept.wants, sizes)):
                     self._kept[key] = kept.inputs
-        return (keeping, self._kept[key]) if self._kept[key] else (kind, ())
+        return ("kept", self._kept[key]) if self._kept[key] else (kind, ())
 
     # -- what there is to choose from
 

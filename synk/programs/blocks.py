@@ -47,12 +47,24 @@ from ..reduce_tree import (
 
 
 class CallInBlocks(Protocol):
-    """What is needed of one rank's part in a call: see `one_call`."""
+    """What is needed of one rank's part in a call: see `one_call`.
+
+    Attributes
+    ----------
+    values, by_block : dict of Variable to numpy.ndarray
+        What this rank has as a whole, and of each block, along a first axis.
+    handed : Subtrees or None
+        What goes to the other ranks, to be reduced in a tree.
+    in_trees : dict of Variable to TreeOutput
+        What the master combines in one.
+    """
 
     rows: list[Any]
     rank: int
     values: dict[Variable, Any]
     by_block: dict[Variable, Any]
+    handed: Subtrees | None
+    in_trees: dict[Variable, TreeOutput]
     cut: Cut
     programs: Any
 
@@ -118,27 +130,6 @@ class PartInBlocks:
             handed, wired, every = map(Columns, parts)
             self._columns[key] = handed, wired, every
         return self._columns[key]
-
-
-class BlocksMade(NamedTuple):
-    """What the blocks of a rank have made.
-
-    Attributes
-    ----------
-    handed : Subtrees or None
-        What goes to the other ranks, to be reduced in a tree.
-    outputs : dict of Variable to TreeOutput
-        What the master combines in one.
-    values : dict of Variable to numpy.ndarray
-        What this rank has as a whole.
-    by_block : dict of Variable to numpy.ndarray
-        What it has of each block, along a first axis.
-    """
-
-    handed: Subtrees | None
-    outputs: dict[Variable, TreeOutput]
-    values: dict[Variable, Any]
-    by_block: dict[Variable, Any]
 
 
 class Blocks:
@@ -277,15 +268,11 @@ class Blocks:
         kept: Kept | None,
         size: int,
         tree: BlockCut | None,
-    ) -> BlocksMade | None:
-        """Run a stage's part, if it can go in blocks.
+    ) -> bool:
+        """Run a stage's part, if it can go in blocks; return whether it has.
 
         Parameters
         ----------
-        call : CallInBlocks
-            Not padded.
-        level : int
-            Of the stage.
         kept : Kept, optional
             The part that computed terms which this one receives.
         size : int
@@ -298,7 +285,7 @@ class Blocks:
         rows, rank = len(call.rows[0]), call.rank
         local = block_cut((0, rows), size) if tree is None else tree.of(rank)
         if found is None or local is None:
-            return None
+            return False
         loop = self._loop(call, part, found, kept)
         self.last = self.last or (-(-rows // size), loop is not None)
         made = None
@@ -310,35 +297,35 @@ class Blocks:
         if made is None:
             made = self._one_by_one(call, part, found, kept, size, local.first(0))
             self._loops[id(part)] = None  # it cannot be compiled, as this has no error
-        return self._sorted(found, made, local, tree, level)
+        self._keep(call, found, made, local, tree, level)
+        return True
 
-    def _sorted(
-        self,
+    @staticmethod
+    def _keep(
+        call: CallInBlocks,
         found: PartInBlocks,
         made: Looped,
         local: BlockCut,
         tree: BlockCut | None,
         level: int,
-    ) -> BlocksMade:
-        """Tell apart what others get and what is this rank's."""
+    ) -> None:
+        """Tell apart what others get of a call and what is this rank's."""
         entries, shapes, results = made
         columns, wired, every = found.columns(shapes)
-        values, by_block = dict[Variable, Any](), dict[Variable, Any]()
         for (var, way), value in zip(found.others, results, strict=True):
-            (by_block if way == "stack" else values)[var] = value
-        handed, outputs = None, dict[Variable, TreeOutput]()
+            (call.by_block if way == "stack" else call.values)[var] = value
+        call.handed = None
         if tree is None:
             whole = combined(local, [entries], every)
-            values.update(zip(found.trees, whole, strict=True))
-        else:
-            if columns.each:
-                handed = Subtrees(entries[:, : columns.width], columns)
-            if wired.each:
-                subtrees = Subtrees(entries[:, columns.width :], wired)
-                for place, var in enumerate(found.wired):
-                    key = "tree", level
-                    outputs[var] = TreeOutput(key, subtrees, tree, place)
-        return BlocksMade(handed, outputs, values, by_block)
+            call.values.update(zip(found.trees, whole, strict=True))
+            return
+        if columns.each:
+            call.handed = Subtrees(entries[:, : columns.width], columns)
+        if wired.each:
+            subtrees = Subtrees(entries[:, columns.width :], wired)
+            for place, var in enumerate(found.wired):
+                key = "tree", level
+                call.in_trees[var] = TreeOutput(key, subtrees, tree, place)
 
     def _loop(
         self, call: CallInBlocks, part: Part, found: PartInBlocks, kept: Kept | None

@@ -22,7 +22,6 @@ from ..reduce_ops import ReduceOp
 from ..reduce_tree import BlockCut, Subtrees, TreeOutput
 from ..times.timing import COMMON, UNCOUNTED, Times
 from ..workers.recorder import COMPUTING, STAGE, STORING
-from .blocks import BlocksMade
 from .padding import UNPADDED, PaddedSize
 from .programs import CallKind, Programs, Subset
 from .transaction import Transaction
@@ -112,15 +111,8 @@ class RankCall:
         self.values: dict[Variable, np.ndarray] = {}
         self.padded_size = UNPADDED
         self.by_block: dict[Variable, np.ndarray] = {}
-        self._handed: Subtrees | None = None
-        self._in_trees: dict[Variable, TreeOutput] = {}
-
-    def take(self, made: BlocksMade) -> None:
-        """Take what blocks have made of a stage."""
-        self._handed = made.handed
-        self._in_trees.update(made.outputs)
-        self.values.update(made.values)
-        self.by_block.update(made.by_block)
+        self.handed: Subtrees | None = None
+        self.in_trees: dict[Variable, TreeOutput] = {}
 
     def run_part(self, piece: Part, padded: bool = False) -> None:
         """Run a part and keep what it computes."""
@@ -207,7 +199,7 @@ class RankCall:
             return reduced
         reducer: Any = self.task.reducer  # that of the host: blocks are numba's
         key = *self._key, level, "tree"
-        results = reducer.reduce_tree(key, self._handed, self.task.tree, self.times)
+        results = reducer.reduce_tree(key, self.handed, self.task.tree, self.times)
         self._have_met(level)
         self.values.update((var, results[place]) for var, place in handed.items())
         return [var for var in reduced if var not in handed]
@@ -262,8 +254,8 @@ class RankCall:
         self.store()
         as_output, wanted = self.programs.engine.as_output, self.cut.outputs
         outputs = [
-            self._in_trees[var]
-            if var in self._in_trees
+            self.in_trees[var]
+            if var in self.in_trees
             else as_output(self.value("output", var))
             for var in wanted
         ]

@@ -8,8 +8,8 @@
     A call with `num_slices`: the rows part of every stage runs for one slice after the
     other, each from the original values of the shared variables; what it computes is
     accumulated, and variables are updated once, at the end.
-``kept step``, ``kept uncut``
-    The same where what follows from the rows alone is kept from call to call.
+``kept``
+    A step of which what follows from the rows alone is kept from call to call.
 ``idle``
     A rank without rows runs the common parts only: a step counter goes on there, the
     update by a reduced gradient is made, and a gradient of nothing (NaN) has no effect.
@@ -52,9 +52,7 @@ from .padding import (
 Subset = tuple[int, ...]
 """Positions of the outputs asked for, ascending."""
 
-CallKind: TypeAlias = Literal[
-    "step", "uncut", "slice", "kept step", "kept uncut", "idle"
-]
+CallKind: TypeAlias = Literal["step", "uncut", "slice", "kept", "idle"]
 """What a rank runs in a call; see above."""
 
 
@@ -114,7 +112,6 @@ class Programs:
         self.shapes: dict[Variable, tuple[int, ...]] = {}
         """Of the values that stages reduced, when they did so first."""
         self._cuts: dict[tuple[CallKind, Subset], Cut] = {}
-        self._kept: dict[tuple[CallKind, Subset], Kept] = {}
         self.kept_terms = KeptTerms()
         self.blocks = Blocks(spec)
         self._in_blocks: dict[Subset, bool] = {}
@@ -130,7 +127,7 @@ class Programs:
 
     def streams(self, kind: CallKind) -> list[CommonStream]:
         """Return the random streams that all ranks have alike in a kind of call."""
-        return [] if kind in ("uncut", "kept uncut") else self.spec.streams
+        return [] if kind == "uncut" else self.spec.streams
 
     def block(self, subset: Subset, planned: int) -> int:
         """Return the planned rows of a block; 0 if not all of rows can go in blocks."""
@@ -159,27 +156,19 @@ class Programs:
                 reduces = any(stage.reduced for stage in made.stages)
                 if reduces or self.spec.streams:
                     made = uncut(self.spec, subset, not self.engine.ON_DEVICE)
-            elif kind == "kept uncut" or kind == "kept step":
-                made = self._cut_kept(kind, subset)
+            elif kind == "kept":
+                made, kept = with_kept(self.cut("step", subset), self.spec.inputs)
+                made.stages[0].kept = kept
             else:
                 in_place = not self.engine.ON_DEVICE
                 made = cut(self.spec, subset, kind == "slice", in_place)
             self._cuts[key] = made
         return self._cuts[key]
 
-    def _cut_kept(
-        self, kind: Literal["kept uncut", "kept step"], subset: Subset
-    ) -> Cut:
-        usual: CallKind = "uncut" if kind == "kept uncut" else "step"
-        made, kept = with_kept(self.cut(usual, subset), self.spec.inputs)
-        made.stages[0].kept = kept
-        self._kept[kind, subset] = kept
-        return made
-
-    def kept(self, kind: CallKind, subset: Subset) -> Kept | None:
-        """Return what a kind of call can keep, if there is anything."""
-        self.cut(kind, subset)
-        return self._kept.get((kind, subset)) or None
+    def kept(self, subset: Subset) -> Kept | None:
+        """Return the part of what can be kept, if there is anything."""
+        kept: Any = self.cut("kept", subset).stages[0].kept
+        return kept or None
 
     def shapes_compiled(self) -> int | None:
         """Return for how many shapes code was made, if it is made for each."""
@@ -318,8 +307,7 @@ def parts_of(kind: CallKind, stage: Stage) -> list[Part]:
 _PARTS: dict[CallKind, Callable[[Stage], list[Part]]] = {
     "uncut": lambda stage: [stage.merged] if stage.merged else [],
     "step": lambda stage: [part for part in (stage.drawn, stage.merged) if part],
-    "kept uncut": lambda stage: [part for part in (stage.kept, stage.merged) if part],
-    "kept step": lambda stage: [
+    "kept": lambda stage: [
         part for part in (stage.kept, stage.drawn, stage.merged) if part
     ],
     "slice": lambda stage: [piece for piece in (stage.common, stage.rows) if piece],

@@ -40,22 +40,19 @@ def run(task: Task) -> list[Any]:
     if task.sources:
         call.rows = task.taken or programs.loader.take(task.sources, task.selections)
         times.spent(ROWS)
-    kept = programs.kept(task.kind, task.subset)
+    kept = programs.kept(task.subset) if task.kind == "kept" else None
     block = _block(task, call, kept)
     if kept is not None:
         _take_kept(task, call, kept, block)
     programs.blocks.last = None
     is_padded = bool(task.padded_size)
     for level, stage in enumerate(call.cut.stages):
-        made = None
+        has_run, is_of_rows = False, stage.phase == COMPUTE
         call.run_part(stage.drawn)
-        if block and stage.merged and stage.phase == COMPUTE:
-            made = programs.blocks.run(call, level, kept, block, task.tree)
-        if made is None:
-            padded = is_padded and stage.phase == COMPUTE
-            call.run_part(stage.merged, padded=padded)
-        else:
-            call.take(made)
+        if block and stage.merged and is_of_rows:
+            has_run = programs.blocks.run(call, level, kept, block, task.tree)
+        if not has_run:
+            call.run_part(stage.merged, padded=is_padded and is_of_rows)
         call.reduce(stage, level)
     return call.finish()
 
