@@ -73,28 +73,31 @@ class SentNumbers(NamedTuple):
 
 def encode_call(args: tuple, encoder: Encoder) -> tuple:
     """Return a call as all nodes are told of it."""
-    ((what, rows, *others),) = args
-    selection, bounds, sources = rows
+    ((what, (selection, bounds, sources), *others),) = args
     call = RunCall(selection, bounds, None)
-    calls = [call]
-    block = _block_of(call, what)
-    if sources and not _reads_all(encoder.context, what):
-        calls, sources = _CallEncoder(encoder, calls, what).inputs(sources)
-    told = calls[0].selection, Cuts(bounds[-1], len(bounds) - 1, block), sources
-    return ((what, told, *others),)
+    [call], sources = _encoded([call], sources, what, encoder)
+    return ((what, (call.selection, call.bounds, sources), *others),)
 
 
 def encode_run(args: tuple, encoder: Encoder) -> tuple:
     """Return many calls as all nodes are told of them."""
     (what, calls, sources, *others), progress = args
-    if sources and not _reads_all(encoder.context, what):
-        calls, sources = _CallEncoder(encoder, calls, what).inputs(sources)
+    calls, sources = _encoded(calls, sources, what, encoder)
+    return (what, calls, sources, *others), progress
+
+
+def _encoded(
+    calls: list[RunCall], sources: list, what: tuple, encoder: Encoder
+) -> tuple[list[RunCall], list]:
+    """Return calls and sources as all nodes are told of them."""
+    number, subset, kind, *_ = what
+    programs = encoder.context.functions[number]
     parts = encoder.context.size
-    told = [
-        call._replace(bounds=Cuts(call.bounds[-1], parts, _block_of(call, what)))
-        for call in calls
-    ]
-    return (what, told, sources, *others), progress
+    bounds = [Cuts(c.bounds[-1], parts, _block_of(c, what)) for c in calls]
+    if sources and not programs.cut(kind, subset).inputs_read:  # ranks read their own
+        calls, sources = _CallEncoder(encoder, calls, what).inputs(sources)
+    pairs = zip(calls, bounds, strict=True)
+    return [call._replace(bounds=cut) for call, cut in pairs], sources
 
 
 def _block_of(call: RunCall, what: tuple) -> int:
@@ -102,12 +105,6 @@ def _block_of(call: RunCall, what: tuple) -> int:
     block, bounds = what[-1] or 1, call.bounds
     is_at_blocks = bounds == cuts(bounds[-1], len(bounds) - 1, block)
     return block if is_at_blocks else 1
-
-
-def _reads_all(context: RankContext, what: tuple) -> bool:
-    """Tell whether ranks read rows of other ranks, too."""
-    number, subset, kind, *_ = what
-    return bool(context.functions[number].cut(kind, subset).inputs_read)
 
 
 class _CallEncoder:
@@ -238,8 +235,7 @@ def _is_slice(rows: Selection) -> bool:
 
 def decode_call(args: tuple, here: Here, copies: Mapping[int, Copy]) -> tuple:
     """Return a call as the ranks of this node are told of it."""
-    ((what, rows, *others),) = args
-    selection, bounds, sources = rows
+    ((what, (selection, bounds, sources), *others),) = args
     call = RunCall(selection, bounds, None)
     [call] = _decoded([call], sources, here, copies, what)
     told = call.selection, bounds, call.sources or sources
@@ -262,7 +258,8 @@ def _decoded(
 ) -> list[RunCall]:
     """Return calls with the rows that this node has for each."""
     inputs = [
-        _InParts(each, copies) if type(each) is InParts else None for each in sources
+        _ArrivedInput(each, copies) if type(each) is InParts else None
+        for each in sources
     ]
     found, numbers = [], 0
     for call in calls:
@@ -286,7 +283,7 @@ def _decoded(
     return found
 
 
-class _InParts:
+class _ArrivedInput:
     """An input of which this node has some rows, from call to call."""
 
     def __init__(self, told: InParts, copies: Mapping[int, Copy]) -> None:
@@ -302,14 +299,8 @@ class _InParts:
     ) -> tuple:
         """Return where the rows of the next call lie.
 
-        Parameters
-        ----------
-        chosen : tuple of int or None
-            The slice that it selects, if it is one.
-        start, stop : int
-            Which rows of the batch are this node's.
-        block : int
-            By how many rows it is cut between ranks.
+        It selects the chosen slice, if it is one, and is cut between ranks by blocks.
+        From `start` to `stop` are the rows of the batch that are this node's.
         """
         told = self._told
         chosen = chosen if told.span is None else told.span
