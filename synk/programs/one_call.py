@@ -123,9 +123,9 @@ class RankCall:
     def outputs_of(self, piece: Part, padded: bool) -> list[np.ndarray]:
         """Run a part on the rows taken."""
         program, given = self.programs.program(piece, padded), self.arguments(piece)
-        if padded:
+        if padded:  # it is told how many of the rows are real
             n = len(given) - len(piece.receives)
-            return program(self.padded_size, given[:n], given[n:])
+            given.insert(n, np.asarray(self.padded_size.real))
         return program(*given)
 
     def arguments(self, piece: Part) -> list[np.ndarray]:

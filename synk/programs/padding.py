@@ -13,7 +13,7 @@ that is repeated gives the same bits.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -131,8 +131,11 @@ class Padding:
 
     def rewritten(
         self, piece: Part, known: dict[Variable, Variable], news: Sequence[Variable]
-    ) -> Rewritten:
-        """Return the graph of a part for any number of real rows.
+    ) -> tuple[list[Variable], list[Variable]]:
+        """Return the graph of a part for any number of real rows: inputs and results.
+
+        The first of these inputs, which come after those of the function, is that
+        number.
 
         Parameters
         ----------
@@ -159,10 +162,7 @@ class Padding:
                 padder.long[var] = known.get(var, stand_in)
         graph = [*piece.wants, *news]
         padder.walk(graph)
-        return Rewritten(
-            [self._real, *stand_ins],
-            [padder.new[var] for var in graph],
-        )
+        return [self._real, *stand_ins], [padder.new[var] for var in graph]
 
     def cut(self, var: Variable, value: Any, padded_size: PaddedSize) -> Any:
         """Return of a part's result what it is for the real rows."""
@@ -170,31 +170,6 @@ class Padding:
             self._facts.walk([var])
         state = self._facts.padded(var)
         return value if state is None else cut(value, state, padded_size)
-
-
-class Rewritten(NamedTuple):
-    """The graph of a part: further inputs, and results."""
-
-    receives: list[Variable]
-    graph: list[Variable]
-
-
-class PaddedProgram:
-    """A compiled part that is told how many of its rows are real."""
-
-    def __init__(self, program: Callable[..., list[Any]]) -> None:
-        self._program = program
-
-    @property
-    def shapes(self) -> set[tuple]:
-        """The shapes of arguments that it was called with."""
-        return getattr(self._program, "shapes", set())
-
-    def __call__(
-        self, padded_size: PaddedSize, given: list, received: list
-    ) -> list[Any]:
-        """Run it on padded rows and what comes from other parts."""
-        return self._program(*given, np.asarray(padded_size.real), *received)
 
 
 def cut(value: Any, state: Padded, size: PaddedSize) -> Any:

@@ -42,7 +42,6 @@ from .blocks import Blocks
 from .padding import (
     UNPADDED,
     CannotPad,
-    PaddedProgram,
     PaddedSize,
     Padding,
     ShapesMet,
@@ -231,32 +230,25 @@ class Programs:
         """Return the compiled code of a part, for padded rows or as they are."""
         program = self._compiled.get((id(piece), padded))
         if program is None:
-            made = self._compile_padded(piece) if padded else self._compile(piece)
-            program = self._compiled[id(piece), padded] = made
+            program = self._compile(piece, padded)
+            self._compiled[id(piece), padded] = program
         return program
 
-    def _compile(self, piece: Part) -> Callable:
-        stand_ins = {var: var.type(name=var.name) for var in piece.receives}
-        known: dict[Variable, Variable] = {}
-        if self.engine.NEEDS_SIZES:
-            known = sizes_from_inputs(piece.receives)
-        news = [new for _, new in piece.updates]
-        graphs = clone_replace([*piece.wants, *news], {**stand_ins, **known})
+    def _compile(self, piece: Part, padded: bool) -> Callable:
+        needs_sizes = self.engine.NEEDS_SIZES
+        known = sizes_from_inputs(piece.receives) if needs_sizes else {}
+        targets, news = [var for var, _ in piece.updates], [v for _, v in piece.updates]
+        if padded:
+            assert self.padding is not None
+            received, graphs = self.padding.rewritten(piece, known, news)
+        else:
+            stand_ins = {var: var.type(name=var.name) for var in piece.receives}
+            received = list(stand_ins.values())
+            graphs = clone_replace([*piece.wants, *news], {**stand_ins, **known})
         n = len(piece.wants)
-        targets = [shared for shared, _ in piece.updates]
-        inputs = [*self.spec.all_inputs, *stand_ins.values()]
         updates = list(zip(targets, graphs[n:], strict=True))
+        inputs = [*self.spec.all_inputs, *received]
         return self._compiled_graph(inputs, graphs[:n], updates)
-
-    def _compile_padded(self, piece: Part) -> PaddedProgram:
-        assert self.padding is not None
-        news = piece.updates
-        known = sizes_from_inputs(piece.receives)
-        made = self.padding.rewritten(piece, known, [new for _, new in news])
-        n, streams = len(piece.wants), [shared for shared, _ in news]
-        updates = list(zip(streams, made.graph[n:], strict=True))
-        inputs = [*self.spec.all_inputs, *made.receives]
-        return PaddedProgram(self._compiled_graph(inputs, made.graph[:n], updates))
 
     def writer(self, kind: CallKind, subset: Subset, i: int) -> Callable:
         """Return what writes to some elements of a variable, in place."""

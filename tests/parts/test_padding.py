@@ -62,12 +62,10 @@ class Compiled:
         assert self.padding.reason is None, self.padding.reason
         self.outputs = list(dict.fromkeys(spec.outputs))
         piece = uncut(spec, range(len(spec.outputs))).stages[0].merged
-        rewritten = self.padding.rewritten(piece, {}, [])
+        receives, graph = self.padding.rewritten(piece, {}, [])
         options = {"mode": PY, "on_unused_input": "ignore"}
         self.plain = pytensor.function(spec.inputs, self.outputs, **options)
-        self.padded = pytensor.function(
-            [*spec.inputs, *rewritten.receives], rewritten.graph, **options
-        )
+        self.padded = pytensor.function([*spec.inputs, *receives], graph, **options)
 
     def check(self, arrays, size, rubbish=np.nan):
         room = PaddedSize(size, len(arrays[0]))
