@@ -21,7 +21,7 @@ from ..programs.transaction import Transaction
 from ..ranks.session import SESSION
 from ..reduce_tree import block_cut, settled
 from ..times.timing import Times
-from .arguments import CallRows, CallValues, as_it_is, take_share
+from .arguments import CallRows, CallValues
 from .call_worker import Share
 from .placement_check import PlacementCheck
 from .plans import Planned, Plans
@@ -93,15 +93,11 @@ class Alone:
                 programs.compile(kind, subset)
             self.times.is_fresh = True
             self._last = replicas.number, kind, subset
-        total = rows.total
-        _, selections = take_share(
-            0, as_it_is, rows.selection, [0, total], rows.sources
-        )
-        by_rank = [total if self._spec.inputs else 1]
+        by_rank = [rows.total if self._spec.inputs else 1]
         how = given.constants, ONE_RANK, by_rank
-        task = Task(programs, kind, subset, given.sources, selections, *how)
+        task = Task(programs, kind, subset, given.sources, rows.of_all, *how)
         task.block, task.transaction, task.times = block, transaction, self.times
-        task.tree = block_cut((0, total), block)
+        task.tree = block_cut((0, rows.total), block)
         transaction.begin_call()
         results = Share(context, task).compute()
         assert results is not None  # rank 0 is not idle

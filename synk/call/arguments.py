@@ -224,6 +224,12 @@ class CallRows(NamedTuple):
         """The number of rows on all ranks."""
         return self.bounds[-1]
 
+    @property
+    def of_all(self) -> list[Selection]:
+        """Which rows of each input all ranks have together, in the master."""
+        batch = slice(0, self.total)
+        return [batch if each.is_batch else self.selection for each in self.sources]
+
 
 class CallValues(NamedTuple):
     """The values of one call: as the script gave them, and as arrays.
@@ -262,11 +268,6 @@ def take_share(
         arrays.append(locate(array))
         selections.append(slice(start - offset, stop - offset) if is_batch else mine)
     return arrays, selections
-
-
-def as_it_is(array: Any) -> Any:
-    """Locate nothing: for the master, which gives itself its arrays."""
-    return array
 
 
 def take_all(

@@ -17,7 +17,6 @@ import numpy as np
 
 from ..errors import NotFinite
 from ..memory.partition import count, part_lengths, select
-from ..programs.programs import kind_of_call
 from ..ranks.session import SESSION
 from ..variables.data import Data, any_partial
 from .arguments import (
@@ -276,14 +275,13 @@ class BoundCall:
     def _prepare(self, given: CallValues) -> None:
         """Have all ranks compile what they have not; find what a launch takes."""
         variant, subset = self.variant, self.wanted.subset
-        plan, replicas = self._planned
+        replicas = self._planned.replicas
         rows = self.rows
         if any(source.state is not None for source in rows.sources):
             sources = [source._replace(state=None) for source in rows.sources]
             rows = rows._replace(sources=sources)
         programs = replicas.local()
-        block = programs.block(subset, plan.block)
-        usual = kind_of_call(self._num_slices, SESSION.size, block)
+        block, usual = self._planned.way(subset, self._num_slices)
         found = variant.plans.with_kept(programs, usual, subset, given, rows, block)
         kind, self.rows = found
         replicas.prepare(kind, subset)

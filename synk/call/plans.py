@@ -46,7 +46,7 @@ from ..choice.work import KnownShapes, Work, nbytes_of, work_of
 from ..compiler.spec import FunctionSpec
 from ..engines import described
 from ..memory.partition import cuts
-from ..programs.programs import CallKind, Programs, Subset, kind_of_call
+from ..programs.programs import CallKind, Programs, Subset
 from ..ranks.pool import Pool, no_pool
 from ..ranks.replication import Replicas, to_distribute
 from ..ranks.session import SESSION
@@ -71,6 +71,17 @@ class Planned(NamedTuple):
         mine, theirs = self.plan, other.plan
         how = mine.engine, mine.is_alone, mine.block
         return how == (theirs.engine, theirs.is_alone, theirs.block)
+
+    def way(self, subset: Subset, num_slices: int = 1) -> tuple[int, CallKind]:
+        """Return the rows of a block, and what a rank that has rows runs.
+
+        Blocks are slices themselves: a call in blocks has no others. One rank computes
+        the stages then that several do, as it is to come to the same bits.
+        """
+        block = self.replicas.local().block(subset, self.plan.block)
+        if num_slices > 1 and not block:
+            return block, "slice"
+        return block, "uncut" if SESSION.size == 1 and not block else "step"
 
     def cut(self, rows: CallRows) -> CallRows:
         """Return rows cut between the ranks at blocks, where the plan has them."""
@@ -186,8 +197,7 @@ class Plans:
         planned = self.last if self._planned else self._without_sizes()
         replicas, every = planned.replicas, tuple(range(len(self._spec.outputs)))
         with replicas.notice:
-            block = replicas.local().block(every, planned.plan.block)
-            replicas.prepare(kind_of_call(1, SESSION.size, block), every)
+            replicas.prepare(planned.way(every)[1], every)
 
     def with_kept(
         self,

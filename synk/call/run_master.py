@@ -21,7 +21,7 @@ import numpy as np
 
 from ..errors import StateError
 from ..memory.partition import count, cuts, part_lengths, select
-from ..programs.programs import CallKind, kind_of_call
+from ..programs.programs import CallKind
 from ..ranks.ledger import LedgerEntry, set_among
 from ..ranks.session import SESSION
 from ..times.timing import COMMON, COMPUTE, NODES, REDUCE, ROWS, WAIT
@@ -140,9 +140,7 @@ class FunctionRun:
         """Make all calls; return what they return, see `Function.run`."""
         variant = self._variant
         made: list[list] = [[] for _ in self._wanted.subset]
-        with _count_calls(progress, batches) as report:
-            if report is not None and not isinstance(report, ProgressBar):
-                report = _watched(report, variant.placement.entries)
+        with _reporting(progress, batches, variant.placement) as report:
             for some in _in_launches(batches, variant.placement):
                 calls = [self._call(batch) for batch in some]
                 before = [call.bounds for call in calls[:-1]]
@@ -217,7 +215,7 @@ class FunctionRun:
         """
         variant, subset = self._variant, self._wanted.subset
         placement, size = variant.placement, SESSION.size
-        plan, replicas = planned
+        replicas = planned.replicas
         # Workers of a rule have rows evenly, and machines those that they have read.
         if placement.workers is None and not self._has_parts:
             cut = planned.bounds
@@ -231,7 +229,7 @@ class FunctionRun:
             if isinstance(report, ProgressBar) and not programs.times.is_fresh:
                 report.show()
             with placement.launch(programs.streams(kind), bounds) as launched:
-                block = programs.block(subset, plan.block)
+                block, _ = planned.way(subset, self._num_slices)
                 what = replicas.number, subset, kind, self._num_slices, block
                 rest = launched.states, launched.number, placement.workers
                 mine = (what, *self._own(calls), *rest), report
@@ -250,8 +248,7 @@ class FunctionRun:
     def _kind(self, planned: Planned, rows: int) -> CallKind:
         """Return how a call of so many rows is run."""
         programs, subset = planned.replicas.local(), self._wanted.subset
-        block = programs.block(subset, planned.plan.block)
-        kind = kind_of_call(self._num_slices, SESSION.size, block)
+        block, kind = planned.way(subset, self._num_slices)
         if not block:
             return kind  # nothing is kept from one batch to the next
         return self._variant.plans.keeping(programs, kind, subset, rows, self._given)[0]
@@ -291,7 +288,7 @@ class FunctionRun:
     ) -> tuple[list, float]:
         """Make several calls in rank 0, up to one that fails; see `_on_ranks`."""
         alone, subset = self._variant.alone, self._wanted.subset
-        _, sources, _ = self._own(calls)
+        sources = [InputSource(None, 0, False)] * len(self._given.sources)
         made: list[list] = [[] for _ in subset]
         timer = PhaseTimer(alone.times)
         for call in calls:
@@ -345,10 +342,7 @@ def run_one_by_one(
 def _in_launches(batches: Iterable, placement: PlacementCheck) -> Iterator[list]:
     """Return the batches of each launch: all of a sequence, some of a generator.
 
-    Parameters
-    ----------
-    placement : PlacementCheck
-        Those of the function. A launch ends where the generator sets one.
+    A launch ends where the generator sets a variable of the function.
     """
     if isinstance(batches, Sized):
         if len(batches):
@@ -393,31 +387,44 @@ def _as_before(entries: Sequence[LedgerEntry]) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _count_calls(
-    progress: bool | Callable[[int], object], batches: Iterable
+def _reporting(
+    progress: bool | Callable[[int], object],
+    batches: Iterable,
+    placement: PlacementCheck,
 ) -> Iterator[Callable[[], object] | None]:
     """Return what is to be called after every call, if anything."""
     if callable(progress):
-        numbers = itertools.count(1)
-        yield lambda: progress(next(numbers))
+        yield partial(_report, progress, itertools.count(1), placement)
     elif progress:
-        with contextlib.closing(
-            ProgressBar(len(batches) if isinstance(batches, Sized) else None)
-        ) as bar:
+        many = len(batches) if isinstance(batches, Sized) else None
+        with contextlib.closing(ProgressBar(many)) as bar:
             yield bar
     else:
         yield None
 
 
+def _report(
+    progress: Callable[[int], object],
+    numbers: Iterator[int],
+    placement: PlacementCheck,
+) -> None:
+    """Report a call by its number; raise if that sets a shared variable."""
+    before = [entry.storage[0] for entry in placement.entries]
+    progress(next(numbers))
+    after = [entry.storage[0] for entry in placement.entries]
+    if any(new is not old for new, old in zip(after, before, strict=True)):
+        raise StateError(
+            "a progress callback has set a shared variable that the function reads,"
+            " in the midst of a run: the other ranks are in the next call already."
+            " Set it between runs, or in a generator of batches"
+        )
+
+
 class ProgressBar:
     """A progress bar that begins when everything has been compiled.
 
-    Its rate would be far too low otherwise, and the time left far too long.
-
-    Parameters
-    ----------
-    total : int or None
-        How many calls there will be, if that is known.
+    Its rate would be far too low otherwise, and the time left far too long. How many
+    calls there will be may not be known.
     """
 
     def __init__(self, total: int | None) -> None:
@@ -444,22 +451,3 @@ class ProgressBar:
         """End the bar's line."""
         if self._bar is not None:
             self._bar.close()
-
-
-def _watched(
-    report: Callable[[], object], entries: Sequence[LedgerEntry]
-) -> Callable[[], object]:
-    """Return what calls `report`, and raises if that sets a shared variable."""
-
-    def call() -> None:
-        before = [entry.storage[0] for entry in entries]
-        report()
-        after = [entry.storage[0] for entry in entries]
-        if any(new is not old for new, old in zip(after, before, strict=True)):
-            raise StateError(
-                "a progress callback has set a shared variable that the function reads,"
-                " in the midst of a run: the other ranks are in the next call already."
-                " Set it between runs, or in a generator of batches"
-            )
-
-    return call

@@ -38,7 +38,7 @@ from ..times.timing import Timed
 from ..user_frames import where_made
 from ..variables.one_rank import get_value
 from ..workers.affinity import allowed_cores
-from .arguments import as_it_is, check_arguments, gather, take_share
+from .arguments import check_arguments, gather
 from .rounding import TOLERANCES, Rounding, coarsest, difference
 
 
@@ -81,7 +81,6 @@ class SerialRun:
         """Return the results, and before them what they come from."""
         spec = self._spec
         rows, (_, arrays, constants) = gather(spec, values, batch, 1)
-        _, selections = take_share(0, as_it_is, *rows)
         floats = [host.get_value(var) for var in self._floats]
         alone = SESSION.context.unconfined() if SESSION.state == "running" else None
         with alone or contextlib.nullcontext(), self._notice:
@@ -92,7 +91,7 @@ class SerialRun:
                 compiled = engine_for(spec.mode).compile_graph
                 self._compiled[subset] = compiled(*self._graph(subset), [], *how)
             start = perf_counter()
-            pairs = zip(arrays, selections, strict=True)
+            pairs = zip(arrays, rows.of_all, strict=True)
             taken = [RowTaker().take(*pair) for pair in pairs]
             results = self._compiled[subset](*taken, *constants, *floats)
             self._note_time(subset, perf_counter() - start, rows.total)

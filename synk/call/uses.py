@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..choice.plan import Predicted
-from ..programs.programs import kind_of_call
 from ..ranks.session import SESSION
 from ..report.bits import ANY, bits_of
 from .function import Function
@@ -49,10 +48,8 @@ def takes_own_rows(
     if any(ledger.of(var).kind == "sharded" for var in usual.placement.variables):
         return False  # then another variant, of further inputs, makes the calls
     subset, planned = usual.all.of(output_subset).subset, usual.plans.last
-    programs = planned.replicas.local()
-    block = programs.block(subset, planned.plan.block)
-    kind = kind_of_call(num_slices, SESSION.size, block)
-    return not programs.cut(kind, subset).inputs_read
+    _, kind = planned.way(subset, num_slices)
+    return not planned.replicas.local().cut(kind, subset).inputs_read
 
 
 def run_as_workers(

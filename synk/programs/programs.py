@@ -280,17 +280,6 @@ class Programs:
         return widened(selections, padded_size), padded_size
 
 
-def kind_of_call(num_slices: int, size: int, block: int) -> CallKind:
-    """Return what a rank that has rows runs; see above.
-
-    Blocks are slices themselves: a call in blocks has no others. One rank computes the
-    stages then that several do, as it is to come to the same bits.
-    """
-    if num_slices > 1 and not block:
-        return "slice"
-    return "uncut" if size == 1 and not block else "step"
-
-
 def parts_of(kind: CallKind, stage: Stage) -> list[Part]:
     """Return what is run of a stage in one kind of call, in that order."""
     return _PARTS[kind](stage)
