@@ -301,13 +301,7 @@ class RankShare(Share):
                 task.sources[:] = [None] * len(task.sources)
             task.constants = []
             return outputs, self._rows
-        left: dict[Any, Any] = {}
-        for i, output in zip(self.task.subset, outputs, strict=True):
-            if type(output) is TreeOutput:
-                left[output.key] = output.subtrees.entries
-            elif self.is_wanted(i):
-                left[i] = output
-        windows = self._context.leave(left)
+        windows = self._context.leave(self.for_master(outputs))
         if self._is_first:  # and may be the last
             return windows, self._rows
         if any(type(window) is not tuple for window in windows.values()):
@@ -316,11 +310,17 @@ class RankShare(Share):
             self._left, self._reply = windows, Ready((windows, self._rows))
         return self._reply
 
-    def is_wanted(self, i: int) -> bool:
-        """Tell whether the master needs this rank's value of an output."""
+    def for_master(self, outputs: list[np.ndarray]) -> dict[Any, np.ndarray]:
+        """Return what the master needs of outputs, by their number or subtrees' key."""
         # The first rank that has rows stands in for rank 0 where that is idle.
         stands_in = not any(self.by_rank[: self._context.rank])
-        return stands_in or self._programs.spec.wire_ops[i] is not None
+        ops, needed = self._programs.spec.wire_ops, dict[Any, np.ndarray]()
+        for i, output in zip(self.task.subset, outputs, strict=True):
+            if type(output) is TreeOutput:
+                needed[output.key] = output.subtrees.entries
+            elif stands_in or ops[i] is not None:
+                needed[i] = output
+        return needed
 
 
 def _all_rows(

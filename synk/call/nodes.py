@@ -93,7 +93,7 @@ def _encoded(
     number, subset, kind, *_ = what
     programs = encoder.context.functions[number]
     parts = encoder.context.size
-    bounds = [Cuts(c.bounds[-1], parts, _block_of(c, what)) for c in calls]
+    bounds: list[Any] = [Cuts(c.bounds[-1], parts, _block_of(c, what)) for c in calls]
     if sources and not programs.cut(kind, subset).inputs_read:  # ranks read their own
         calls, sources = _CallEncoder(encoder, calls, what).inputs(sources)
     pairs = zip(calls, bounds, strict=True)

@@ -22,7 +22,6 @@ from ..memory.partition import part_lengths, spans
 from ..programs.programs import Programs, Subset
 from ..ranks.context import RankContext
 from ..ranks.streams import worker_states
-from ..reduce_tree import TreeOutput
 from ..times.timing import Times
 from ..workers.recorder import COMPUTING
 from .call_worker import RankShare
@@ -83,17 +82,17 @@ class RunReply(NamedTuple):
 
     Attributes
     ----------
-    made : dict
-        What the master needs of this rank: by position of the output the values of the
-        calls, stacked (the master's own as a list), or by output and call where shapes
-        differ.
+    made : list or dict
+        The master's own outputs of each call, or None. Of another rank what the master
+        needs: by the output the values of all calls, stacked, or by output and call
+        where shapes differ.
     rows_by_call : list of list of int
         The rows of each rank in every call; from rank 0 alone.
     spent : Spent
         Where its time has gone.
     """
 
-    made: dict
+    made: Any
     rows_by_call: list[list[int]]
     spent: Spent
 
@@ -130,7 +129,7 @@ def worker_run(
         share.task.constants = constants
         return share
 
-    made = _Made(context, programs, subset, worker)
+    made = _Made(context, programs.times, of_node)
     meets = programs.cut(kind, subset).meets or not programs.spec.updates
     with contextlib.ExitStack() as stack:
         if worker is not None:
@@ -171,52 +170,41 @@ def _takes_ahead(context: RankContext, programs: Programs, num_slices: int) -> b
 class _Made:
     """What the calls of a launch have made on one rank."""
 
-    def __init__(
-        self, context: RankContext, programs: Programs, subset: Subset, worker: Any
-    ) -> None:
-        self._rank, self._leave, self._subset = context.rank, context.leave, subset
-        self._of_node = worker is not None and worker.is_node
-        self._made: dict[Any, list] = {i: [] for i in subset}
+    def __init__(self, context: RankContext, times: Times, of_node: bool) -> None:
+        self._context, self._of_node = context, of_node
+        self._made: list[Any] = []
         self.rows_by_call: list[list[int]] = []
-        self.timer = PhaseTimer(programs.times)
+        self.timer = PhaseTimer(times)
 
     def add(self, share: RankShare, outputs: list | None, call: RunCall) -> None:
         """Add a call's outputs, those that the master needs."""
         # Where machines make calls of their own, the rows of other machines, too.
         by_rank = part_lengths(call.bounds) if self._of_node else share.by_rank
         self.rows_by_call.append(by_rank)
-        given = itertools.repeat(None) if outputs is None else outputs
-        for i, output in zip(self._subset, given, strict=False):
-            if self._rank and type(output) is TreeOutput:
-                self._add_subtrees(output)
-                output = None
-            self._made[i].append(output if share.is_wanted(i) else None)
-
-    def _add_subtrees(self, output: TreeOutput) -> None:
-        """Add what several outputs of a call may have together, once."""
-        of_calls, call = self._made.setdefault(output.key, []), len(self.rows_by_call)
-        if len(of_calls) < call:
-            of_calls += [None] * (call - 1 - len(of_calls))  # of calls without rows
-            of_calls.append(output.subtrees.entries)
+        if outputs is None or self._context.rank == 0:
+            self._made.append(outputs)
+        else:
+            self._made.append(share.for_master(outputs))
 
     def reply(self) -> RunReply:
         """Return what the master is told."""
-        spent = self.timer.spent(self._rank)
-        if self._rank == 0:
+        spent = self.timer.spent(self._context.rank)
+        if self._context.rank == 0:
             return RunReply(self._made, self.rows_by_call, spent)
-        return RunReply(self._leave(_packed(self._made)), [], spent)
+        return RunReply(self._context.leave(_packed(self._made)), [], spent)
 
 
-def _packed(made: dict[Any, list]) -> dict[Any, np.ndarray]:
+def _packed(made: Sequence[dict | None]) -> dict[Any, np.ndarray]:
     """Stack the values of each output, where they are all there and of one shape."""
     packed = {}
-    for i, values in made.items():
+    for key in dict.fromkeys(itertools.chain.from_iterable(filter(None, made))):
+        values: list[Any] = [each and each.get(key) for each in made]
         if _are_alike(values):
-            packed[i] = np.stack(values)
+            packed[key] = np.stack(values)
         else:
             for k, value in enumerate(values):
                 if value is not None:
-                    packed[i, k] = value
+                    packed[key, k] = value
     return packed
 
 
@@ -246,7 +234,7 @@ def combine_runs(
         for i in reduced:
             ops[i] = spec.output_ops[i]
     results: list[list[np.ndarray]] = [[] for _ in subset]
-    for of_call in _by_call(subset, replies, context, reduced):
+    for of_call in _by_call(replies, context, reduced):
         combined = combine_outputs(spec, subset, of_call, context, what, ops)
         for of_output, value in zip(results, combined, strict=True):
             of_output.append(value)
@@ -254,7 +242,6 @@ def combine_runs(
 
 
 def _by_call(
-    subset: Subset,
     replies: Sequence[RunReply],
     context: RankContext,
     reduced: Sequence[int],
@@ -275,7 +262,7 @@ def _by_call(
             if has_rows and not rows:
                 found.append(None)
             elif rank == 0:
-                found.append(([own[i][k] for i in subset], rows))
+                found.append((own[k], rows))
             else:
                 is_first = not (reduced and any(by_rank[starts[rank] : rank]))
                 of_first = () if is_first else reduced
