@@ -298,6 +298,7 @@ class BoundCall:
         self._windows: list | None = None
         self._theirs: tuple = ()
         self._mine: tuple = ()
+        # Last, as compiling may fail, and an interrupt may come at any line.
         self._is_prepared = True
 
     def _tell(self, given: CallValues, states: list) -> tuple[tuple, tuple]:

@@ -113,8 +113,9 @@ class PlacementCheck:
         self._entries = dict(zip(self.variables, self.entries, strict=True))
         known = self._entries.items()
         self._streams = [entry for var, entry in known if is_stream(var)]
-        self._made_for = weakref.ref(SESSION.pool)
         self._version = self._version_known = -1
+        # Last: after an interrupt in between, all of it is found again.
+        self._made_for = weakref.ref(SESSION.pool)
 
     def check_parts(self, bounds: Sequence[int]) -> None:
         """Raise unless the inputs' rows are cut as the parts of variables are."""
