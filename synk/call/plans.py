@@ -114,14 +114,14 @@ class Plans:
         self._spec = spec
         self.last = Planned(Plan(), Replicas(spec))
         self.measured: list[PlanTimes] = []
-        self._as_made = self.last.replicas
-        self._made: dict[str, Replicas] = {}
-        self._planned: dict[int, Planned] = {}
-        self._found: dict[int, KnownShapes] = {}
-        self._kept: dict[tuple, tuple[int, ...]] = {}
+        self._as_made = self.last.replicas  # in the mode of the script or PyTensor
+        self._by_engine: dict[str, Replicas] = {}
+        self._by_scale: dict[int, Planned] = {}
+        self._shapes: dict[int, KnownShapes] = {}  # for the rows asked for last
+        self._inputs_kept: dict[tuple, tuple[int, ...]] = {}
         self._lengths: set[int] = set()
-        self._failed: set[str | None] = set()
-        self._proven: set[str | None] = set()
+        self._failed: set[str | None] = set()  # engines that could not compile it
+        self._proven: set[str | None] = set()  # engines that have made calls
         self._can_be_alone = True
         self._made_for: Callable[[], Pool | None] = no_pool
         to_distribute(self)
@@ -134,15 +134,15 @@ class Plans:
         The arrays are what rows are taken from, and the broadcast inputs.
         """
         if not SESSION.is_of(self._made_for):
-            self._planned, self._made_for = {}, weakref.ref(SESSION.pool)
-            self._found.clear()
+            self._by_scale, self._made_for = {}, weakref.ref(SESSION.pool)
+            self._shapes.clear()
         scale = records.scale_of(rows)
-        planned = self._planned.get(scale)
+        planned = self._by_scale.get(scale)
         if planned is None:
             planned = self._plan(rows, arrays)
             if self._spec.has_any_bits:
                 check_bits(self._spec, planned.plan)
-            self._planned[scale] = planned
+            self._by_scale[scale] = planned
         self.last = planned
         if len(self._lengths) < MANY_LENGTHS:
             self._note_length(rows, planned)
@@ -166,7 +166,7 @@ class Plans:
         """Have all ranks make all calls from now on."""
         if self._can_be_alone:
             self._can_be_alone = False
-            self._planned.clear()
+            self._by_scale.clear()
 
     def gives_up(self, planned: Planned, error: Exception) -> bool:
         """Tell whether another engine is to make a call that one could not.
@@ -181,7 +181,7 @@ class Plans:
         if is_last or not is_of_engine(error):
             return False
         self._failed.add(engine)
-        self._planned.clear()
+        self._by_scale.clear()
         return True
 
     def are_proven(self, planned: Planned) -> bool:
@@ -194,7 +194,7 @@ class Plans:
 
     def prepare_usual(self) -> None:
         """Prepare a call that returns all outputs, on all ranks, in one go."""
-        planned = self.last if self._planned else self._without_sizes()
+        planned = self.last if self._by_scale else self._without_sizes()
         replicas, every = planned.replicas, tuple(range(len(self._spec.outputs)))
         with replicas.notice:
             replicas.prepare(planned.way(every)[1], every)
@@ -242,14 +242,15 @@ class Plans:
         if records.rows_of(scale) < KEPT_FROM or kind == "slice" or programs.is_padded:
             return kind, ()
         key = programs.number, subset, scale
-        if key not in self._kept:
-            kept, self._kept[key] = programs.kept(subset), ()
+        if key not in self._inputs_kept:
+            kept, self._inputs_kept[key] = programs.kept(subset), ()
             if kept is not None:
                 about, sizes, _ = self._standing_for(rows, given.arrays)
                 row = sum(array[:1].nbytes for array in given.sources)
                 if are_kept(about, row, nbytes_of(kept.wants, sizes)):
-                    self._kept[key] = kept.inputs
-        return ("kept", self._kept[key]) if self._kept[key] else (kind, ())
+                    self._inputs_kept[key] = kept.inputs
+        inputs = self._inputs_kept[key]
+        return ("kept", inputs) if inputs else (kind, ())
 
     # -- what there is to choose from
 
@@ -318,7 +319,7 @@ class Plans:
 
     def _sizes(self, rows: int, arrays: Sequence[Any]) -> KnownShapes:
         """Return the shapes in the graph, for so many rows."""
-        if rows not in self._found:
+        if rows not in self._shapes:
             spec, n = self._spec, len(self._spec.inputs)
             shapes = list(map(np.shape, arrays))
             given = zip(spec.inputs, shapes[:n], strict=True)
@@ -327,8 +328,8 @@ class Plans:
             for i, var in spec.call.none_of.items():
                 known[var] = 0, *shapes[i][1:]
             known.update(zip(spec.bcast_inputs, shapes[n:], strict=True))
-            self._found = {rows: KnownShapes(known)}
-        return self._found[rows]
+            self._shapes = {rows: KnownShapes(known)}
+        return self._shapes[rows]
 
     def possible(self, rows: int, arrays: Sequence[Any]) -> list[Planned]:
         """Return all plans that there are for calls of so many rows."""
@@ -355,10 +356,11 @@ class Plans:
         key, label = self._key(scale), self._spec.label
         records.write(key, label, scale, machine, planned.plan, measured)
         plan = dataclasses.replace(planned.plan, why=records.MEASURED)
-        self.last = self._planned[scale] = planned._replace(plan=plan)
-        used = {planned.plan.engine for planned in self._planned.values()}
-        for engine in self._made.keys() - used:  # ranks forget what it has compiled
-            del self._made[engine]
+        self.last = self._by_scale[scale] = planned._replace(plan=plan)
+        used = {planned.plan.engine for planned in self._by_scale.values()}
+        # Of the others the ranks forget what they have compiled.
+        for engine in self._by_engine.keys() - used:
+            del self._by_engine[engine]
 
     def _plan(self, rows: int, arrays: Sequence[Any]) -> Planned:
         engines = self._engines()
@@ -405,11 +407,11 @@ class Plans:
         """
         engine, replicas = plan.engine, self._as_made
         if engine is not None:
-            if engine not in self._made:
+            if engine not in self._by_engine:
                 mode = None if engine == engine_of(None) else MODES[engine]
                 spec = dataclasses.replace(self._spec, mode=mode)
-                self._made[engine] = Replicas(spec)
-            replicas = self._made[engine]
+                self._by_engine[engine] = Replicas(spec)
+            replicas = self._by_engine[engine]
         if plan.block:
             programs, every = replicas.local(), tuple(range(len(self._spec.outputs)))
             if not programs.block(every, plan.block):
