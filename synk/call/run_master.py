@@ -327,7 +327,7 @@ def run_one_by_one(
         Makes a call of a batch, and returns the wanted outputs.
     """
     made: list[list] = [[] for _ in wanted.subset]
-    with _count_calls(progress, batches) as report:
+    with _reporting(progress, batches) as report:
         for batch in batches:
             for of_output, value in zip(made, one_call(batch), strict=True):
                 of_output.append(value)
@@ -390,9 +390,12 @@ def _as_before(entries: Sequence[LedgerEntry]) -> Iterator[None]:
 def _reporting(
     progress: bool | Callable[[int], object],
     batches: Iterable,
-    placement: PlacementCheck,
+    placement: PlacementCheck | None = None,
 ) -> Iterator[Callable[[], object] | None]:
-    """Return what is to be called after every call, if anything."""
+    """Return what is to be called after every call, if anything.
+
+    In the midst of a launch it is not to set variables whose placement was checked.
+    """
     if callable(progress):
         yield partial(_report, progress, itertools.count(1), placement)
     elif progress:
@@ -406,12 +409,13 @@ def _reporting(
 def _report(
     progress: Callable[[int], object],
     numbers: Iterator[int],
-    placement: PlacementCheck,
+    placement: PlacementCheck | None,
 ) -> None:
     """Report a call by its number; raise if that sets a shared variable."""
-    before = [entry.storage[0] for entry in placement.entries]
+    entries = [] if placement is None else placement.entries
+    before = [entry.storage[0] for entry in entries]
     progress(next(numbers))
-    after = [entry.storage[0] for entry in placement.entries]
+    after = [entry.storage[0] for entry in entries]
     if any(new is not old for new, old in zip(after, before, strict=True)):
         raise StateError(
             "a progress callback has set a shared variable that the function reads,"
