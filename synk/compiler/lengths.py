@@ -19,9 +19,18 @@ from typing import Any
 
 import numpy as np
 import pytensor.tensor as pt
+from pytensor import scalar as ps
 from pytensor.graph.basic import Apply, Constant, Variable
 from pytensor.graph.op import HasInnerGraph
-from pytensor.tensor.shape import Shape_i
+from pytensor.tensor.basic import (
+    Join,
+    MakeVector,
+    ScalarFromTensor,
+    TensorFromScalar,
+)
+from pytensor.tensor.elemwise import CAReduce, DimShuffle
+from pytensor.tensor.shape import Shape, Shape_i
+from pytensor.tensor.subtensor import Subtensor, indices_from_subtensor
 
 from . import table
 
@@ -99,7 +108,7 @@ def size(var: Variable, axis: int) -> Length:
     fixed = var.type.shape[axis]
     if fixed is not None:
         return Length(fixed)
-    return _follow((var, axis), "length")
+    return _follow((var, axis))
 
 
 def length_of(part: Any) -> Length:
@@ -113,7 +122,7 @@ def value_of(var: Variable) -> Length:
         data = np.asarray(var.data)
         if data.size == 1 and data.dtype.kind in "iu":
             return Length(int(data.item()))
-    return _follow((var, "value"), "value")
+    return _follow((var, "value"))
 
 
 def entries_of(var: Variable) -> list[Length]:
@@ -130,7 +139,7 @@ def known_entries(var: Variable) -> list[Length] | None:
         return [Length(int(number)) for number in np.atleast_1d(var.data)]
     if var.owner is None:
         return None
-    return table.told(table.entry_of(var.owner.op).entries, var.owner)
+    return table.told(_read, var.owner)
 
 
 def selected_by(mask: Variable) -> Length:
@@ -142,28 +151,29 @@ def _symbol(symbol: Symbol) -> Length:
     return Length(1, frozenset([(symbol, 1)]))
 
 
-def _follow(symbol: Symbol, word: str) -> Length:
+def _follow(symbol: Symbol) -> Length:
     """Return a length, or a value, as far as it can be followed back."""
     found = _found.get()
     if found is None:
         with remembered():
-            return _follow(symbol, word)
+            return _follow(symbol)
     if symbol in found:
         return found[symbol]
-    var = symbol[0]
+    var, which = symbol
     result = None
     if var.owner is not None:
-        rule = getattr(table.entry_of(var.owner.op), word)
-        if rule is None and word == "length":
-            rule = inferred
-        if rule is not None:
-            if found.depth == _DEEP:
-                _follow_all(var, found)
-            found.depth += 1
-            try:
+        if found.depth == _DEEP:
+            _follow_all(var, found)
+        found.depth += 1
+        try:
+            if which == "value":
+                numbers = table.told(_read, var.owner)
+                result = None if numbers is None else numbers[0]
+            else:
+                rule = table.entry_of(var.owner.op).length or inferred
                 result = table.told(rule, var.owner, *symbol)
-            finally:
-                found.depth -= 1
+        finally:
+            found.depth -= 1
     found[symbol] = _symbol(symbol) if result is None else result
     return found[symbol]
 
@@ -188,6 +198,65 @@ def _follow_all(var: Variable, found: _Found) -> None:
                 todo.append((var, True))
                 todo.extend((given, False) for given in var.owner.inputs)
     found.depth = depth
+
+
+# -- numbers that a graph computes of lengths
+
+
+def _read(node: Apply) -> list[Length] | None:
+    """Return the integers that a node makes, in a scalar or vector, as lengths."""
+    op: Any = node.op
+    first: Any = node.inputs[0] if node.inputs else None
+    if isinstance(op, Shape):
+        return [size(first, axis) for axis in range(first.type.ndim)]
+    if isinstance(op, Shape_i):
+        return [size(first, op.i)]
+    if isinstance(op, MakeVector):
+        return [value_of(given) for given in node.inputs]
+    if isinstance(op, (TensorFromScalar, ScalarFromTensor)):
+        return [value_of(first)]
+    if isinstance(op, DimShuffle):  # an entry of a vector, or a scalar as a vector
+        return known_entries(first) if first.type.ndim else [value_of(first)]
+    if isinstance(op, Join):
+        parts = [known_entries(given) for given in node.inputs if given.type.ndim]
+        return (
+            None if None in parts else [each for part in parts for each in part or ()]
+        )
+    if isinstance(op, Subtensor) and first.type.ndim == 1:
+        return _read_some(node)
+    if isinstance(op, CAReduce) and isinstance(op.scalar_op, ps.Mul):
+        entries = known_entries(first) if first.type.ndim == 1 else None
+        return None if entries is None else [product(entries)]
+    return _read_scalars(node, getattr(op, "scalar_op", op))
+
+
+def _read_some(node: Apply) -> list[Length] | None:
+    """Return what is taken of a vector by constants."""
+    entries = known_entries(node.inputs[0])
+    (entry,) = indices_from_subtensor(node.inputs[1:], node.op.idx_list)  # type: ignore[attr-defined]
+    is_slice = isinstance(entry, slice)
+    parts = (entry.start, entry.stop, entry.step) if is_slice else (entry,)
+    found = [None if part is None else length_of(part) for part in parts]
+    if entries is None or any(part is not None and part.symbols for part in found):
+        return None
+    numbers = [None if part is None else part.number for part in found]
+    return entries[slice(*numbers)] if is_slice else [entries[numbers[0]]]  # type: ignore[index]
+
+
+def _read_scalars(node: Apply, op: Any) -> list[Length] | None:
+    """Return products, and what is the same or no more than converted."""
+    (out,) = node.outputs
+    dtypes = [np.dtype(given.type.dtype) for given in node.inputs]  # type: ignore[attr-defined]
+    if out.type.dtype != "int64" or any(dtype.kind not in "iu" for dtype in dtypes):
+        return None
+    if getattr(out.type, "ndim", 0):
+        is_same = isinstance(op, (ps.Cast, ps.Identity))
+        return known_entries(node.inputs[0]) if is_same else None
+    found = [value_of(given) for given in node.inputs]
+    if isinstance(op, ps.Mul):
+        return [product(found)]
+    same = isinstance(op, (ps.Cast, ps.Identity, ps.ScalarMinimum, ps.ScalarMaximum))
+    return found[:1] if same and len(set(found)) == 1 else None
 
 
 # -- rules for the table

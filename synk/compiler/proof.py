@@ -38,7 +38,6 @@ from .rules import (  # noqa: F401  which have rules put in the table
     elementwise,
     indexing,
     inner,
-    products,
     randomness,
     rowscans,
     shapes,

@@ -44,10 +44,6 @@ class Entry:
     length: Callable | None = None
     """How long an axis is: takes a node, an output and an axis; returns its `Length`,
     or None. Without it, it is what PyTensor infers, if that is a product of lengths."""
-    value: Callable | None = None
-    """Which length a scalar is: takes a node, the scalar, and "value"; likewise."""
-    entries: Callable | None = None
-    """Which lengths a vector holds: takes its node; returns a list, or None."""
     same_in_jax: bool | None = None
     """Whether JAX computes what other engines do, in every case. Some Ops raise errors
     elsewhere, and in JAX go on with some number: of these it is not chosen for."""
@@ -116,7 +112,6 @@ def _as(word: str, *classes: Any, **words: Any) -> Callable[[Rule], Rule]:
 
 
 padded, length = partial(_as, "padded"), partial(_as, "length")
-value, entries = partial(_as, "value"), partial(_as, "entries")
 
 
 # -- asking

@@ -27,7 +27,7 @@ from ..compiler.domain import (
     without_block,
 )
 from ..compiler.lengths import Length, size
-from ..compiler.rules.products import contract, product_of_real
+from ..compiler.rules.reductions import contract, product_of_real
 from .convops import Conv, ConvFilters, ConvInputs
 from .neighbours import Margins, Patches, PatchesSum
 from .pool_op import PoolOp

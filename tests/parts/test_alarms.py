@@ -36,7 +36,7 @@ from synk.compiler.rules import (
     elementwise,
     index,
     indexing,
-    products,
+    reductions,
     rowscans,
     shapes,
 )
@@ -88,7 +88,7 @@ RULES = [
     (domain, "negated", lambda value: value, "rows"),
     (elementwise, "inverse", domain.unlisted, "rows"),
     (index.Index, "is_all", lambda *args: True, "rows"),
-    (products, "fold", lambda op, rows: Sharded(0, rows.power), "rows"),
+    (reductions, "fold", lambda op, rows: Sharded(0, rows.power), "rows"),
     (arrangement, "_blocks", lambda *args: domain.IN_ORDER, "loops"),
     (domain, "align", in_one_layout, "loops"),
     (rowscans, "_terms", any_terms, "loops"),
@@ -270,16 +270,13 @@ def test_an_error_in_a_rule_does_not_keep_a_function_from_being_made(monkeypatch
     synk.function([x, y], (pt.dot(y, x), "sum"), mode=PY, local=True)
 
 
-@pytest.mark.parametrize("word", ["length", "value", "entries"])
-def test_lengths_of_which_the_rule_fails_are_not_known(monkeypatch, word):
-    shape = pt.stack([X.shape[0], X.shape[1] * 2, 1])
-    graph = pt.zeros((X.T.shape[0],)) if word == "length" else X.T.reshape(shape)
-    shown = graph.owner.inputs[1 if word == "entries" else 0]
+def test_lengths_of_which_the_rule_fails_are_not_known(monkeypatch):
+    graph = pt.zeros((X.T.shape[0],))
     with remembered():
         right = size(graph, 0)
-    for var in pytensor.graph.traversal.ancestors([shown, graph]):
+    for var in pytensor.graph.traversal.ancestors([graph]):
         if var.owner is not None:
-            monkeypatch.setattr(entry_of(var.owner.op), word, fails)
+            monkeypatch.setattr(entry_of(var.owner.op), "length", fails)
     with remembered():
         assert size(graph, 0) != right
         assert size(graph, 0) == Length(1, size(graph, 0).symbols)

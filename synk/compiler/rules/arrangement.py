@@ -26,7 +26,7 @@ from ..domain import (
     selected,
     unlisted,
 )
-from ..lengths import ONE, Length, entries_of, known_entries, product, size, value_of
+from ..lengths import ONE, Length, entries_of, product, size
 from ..sizes import are_filled
 from .base import apart
 from .shapes import entries, row_axis, row_length
@@ -55,21 +55,6 @@ table.known(
 def dimshuffle_length(node: Apply, var: Variable, axis: int) -> Length:
     """That of the axis which comes to lie there."""
     return size(node.inputs[0], node.op.new_order[axis])
-
-
-@table.value(DimShuffle)
-def dimshuffle_value(node: Apply, var: Variable, which: str) -> Length | None:
-    """Return the entry of a shape, as PyTensor rewrites a vector's ``x.shape[0]``."""
-    (given,) = node.inputs
-    entries = known_entries(given) if given.type.ndim else [value_of(given)]
-    return None if entries is None else entries[0]
-
-
-@table.entries(DimShuffle)
-def dimshuffle_entries(node: Apply) -> list[Length] | None:
-    """A scalar, as a vector."""
-    (given,) = node.inputs
-    return None if given.type.ndim else [value_of(given)]
 
 
 @table.placement(ptb.Join)
@@ -102,18 +87,6 @@ def join_length(node: Apply, var: Variable, axis: int) -> Length | None:
     """Beside the axis that it is along."""
     where, parts = apart(node, node.inputs)
     return size(parts[0], axis) if isinstance(where, int) and where != axis else None
-
-
-@table.entries(ptb.Join)
-def join_entries(node: Apply) -> list[Length] | None:
-    """Those of all parts."""
-    joined: list[Length] = []
-    for part in apart(node, node.inputs)[1]:
-        found = known_entries(part)
-        if found is None:
-            return None
-        joined += found
-    return joined
 
 
 @table.placement(ptb.ExtractDiag)

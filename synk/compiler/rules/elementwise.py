@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 from pytensor import scalar as ps
@@ -38,8 +37,7 @@ from ..domain import (
     total,
     unlisted,
 )
-from ..lengths import Length, known_entries, size, value_of
-from ..lengths import product as product_of
+from ..lengths import Length, size
 from .base import any_function, check_spread, is_short
 from .wrapping import check_extreme, is_minimum, keeps_order
 
@@ -414,36 +412,3 @@ def elemwise_length(node: Apply, var: Variable, axis: int) -> Length | None:
         if all(root.owner is None for root, _ in length.symbols_only()):
             return length
     return found[0] if found else None
-
-
-@table.value(Elemwise)
-def elemwise_value(node: Apply, var: Variable, which: str) -> Length | None:
-    """As of the scalar function."""
-    return _of_scalars(node.op.scalar_op, node.inputs, var)
-
-
-@table.value(ps.ScalarOp)
-def scalar_value(node: Apply, var: Variable, which: str) -> Length | None:
-    """Products, and what changes nothing."""
-    return _of_scalars(node.op, node.inputs, var)
-
-
-def _of_scalars(op: Any, inputs: Sequence[Variable], var: Variable) -> Length | None:
-    dtypes = [np.dtype(given.type.dtype) for given in inputs]
-    wide = var.type.dtype == "int64" and all(dtype.kind in "iu" for dtype in dtypes)
-    if not wide:
-        return None
-    found = [value_of(given) for given in inputs]
-    if isinstance(op, ps.Mul):
-        return product_of(found)
-    same = isinstance(op, (ps.Cast, ps.Identity, ps.ScalarMinimum, ps.ScalarMaximum))
-    return found[0] if same and len(set(found)) == 1 else None
-
-
-@table.entries(Elemwise)
-def elemwise_entries(node: Apply) -> list[Length] | None:
-    """Those of a vector that is converted."""
-    kept = isinstance(node.op.scalar_op, (ps.Cast, ps.Identity))
-    if not kept or node.outputs[0].type.dtype != "int64":
-        return None
-    return known_entries(node.inputs[0])

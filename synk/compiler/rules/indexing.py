@@ -30,7 +30,6 @@ from ..domain import (
 from ..lengths import (
     ONE,
     Length,
-    known_entries,
     length_of,
     of_input,
     selected_by,
@@ -137,39 +136,6 @@ def advanced_subtensor_length(node: Apply, var: Variable, axis: int) -> Length |
     if axis < index.type.ndim:
         return size(index, axis)
     return size(source, axis - index.type.ndim + 1)
-
-
-@table.value(Subtensor)
-def subtensor_value(node: Apply, var: Variable, which: str) -> Length | None:
-    """An entry of a shape."""
-    if node.inputs[0].type.ndim != 1:
-        return None
-    found = _some_entries(node)
-    return None if isinstance(found, list) else found
-
-
-@table.entries(Subtensor)
-def subtensor_entries(node: Apply) -> list[Length] | None:
-    """Some of a shape."""
-    found = _some_entries(node)
-    return found if isinstance(found, list) else None
-
-
-def _some_entries(node: Apply) -> Length | list[Length] | None:
-    """Return what is taken of a shape by constants; None of anything else."""
-    entries = known_entries(node.inputs[0])
-    (entry,) = entries_of_index(node, 1)
-    is_slice = isinstance(entry, slice)
-    parts = (entry.start, entry.stop, entry.step) if is_slice else (entry,)
-    found = [None if part is None else length_of(part) for part in parts]
-    if entries is None or any(part is not None and part.symbols for part in found):
-        return None
-    numbers = [None if part is None else part.number for part in found]
-    if is_slice:
-        return entries[slice(*numbers)]
-    (place,) = numbers
-    assert place is not None
-    return entries[place] if -len(entries) <= place < len(entries) else None
 
 
 # -- what is put

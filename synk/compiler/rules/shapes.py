@@ -8,7 +8,7 @@ from typing import Any
 
 import pytensor.tensor as pt
 from pytensor.compile.ops import DeepCopyOp, ViewOp
-from pytensor.graph.basic import Apply, Variable
+from pytensor.graph.basic import Apply
 from pytensor.printing import Print
 from pytensor.raise_op import CheckAndRaise
 from pytensor.tensor import basic as ptb
@@ -35,7 +35,7 @@ from ..domain import (
     selected,
     unlisted,
 )
-from ..lengths import Length, of_input, of_numbers, size, value_of
+from ..lengths import of_input, of_numbers, size, value_of
 from ..padded import Made, Padder, plain
 from .base import is_short
 
@@ -101,19 +101,6 @@ def _real_length(padder: Padder, new: Any, axis: int) -> Any:
     return padder.real * (new.shape[axis] // padder.padded_rows)
 
 
-@table.entries(Shape)
-def shape_entries(node: Apply) -> list[Length]:
-    """The lengths of all axes."""
-    (of,) = node.inputs
-    return [size(of, axis) for axis in range(of.type.ndim)]
-
-
-@table.value(Shape_i)
-def shape_i_value(node: Apply, var: Variable, which: str) -> Length:
-    """The length of one axis."""
-    return size(node.inputs[0], node.op.i)
-
-
 @table.placement(ptb.MakeVector, takes_unknown=True)
 def make_vector(node: Apply, values: list[Value]) -> Value:
     """A vector of scalars."""
@@ -123,12 +110,6 @@ def make_vector(node: Apply, values: list[Value]) -> Value:
         if isinstance(value, Unknown):
             return value
     return selected(values)
-
-
-@table.entries(ptb.MakeVector)
-def make_vector_entries(node: Apply) -> list[Length]:
-    """The scalars."""
-    return [value_of(given) for given in node.inputs]
 
 
 table.known(
@@ -283,12 +264,6 @@ table.known(*_VIEWS, *_CONVERTING, makes_sizes=True)
 table.known(*_VIEWS, CheckAndRaise, length=of_input(0))
 table.known(ViewOp, cost="view")
 table.known(*_CONVERTING, same_in_jax=True, by_elements=True, cost="view")
-
-
-@table.value(*_CONVERTING)
-def converted_value(node: Apply, var: Variable, which: str) -> Length:
-    """The first input."""
-    return value_of(node.inputs[0])
 
 
 @table.placement(CheckAndRaise, takes_unknown=True, takes_some_rows=True)
