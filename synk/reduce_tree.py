@@ -43,19 +43,13 @@ _FLOATS = ("float16", "float32", "float64")
 
 @dataclass(frozen=True)
 class BlockCut:
-    """How the rows of a call are cut into blocks, and the blocks between ranks.
-
-    Attributes
-    ----------
-    bounds : tuple of int
-        Where the rows of each rank begin, and where the last one's end: at multiples of
-        `block`, or at the end of all rows.
-    block : int
-        Rows of a block; the last one may have fewer.
-    """
+    """How the rows of a call are cut into blocks, and the blocks between ranks."""
 
     bounds: tuple[int, ...]
+    """Where the rows of each rank begin, and where the last one's end: at multiples of
+    `block`, or at the end of all rows."""
     block: int
+    """Rows of a block; the last one may have fewer."""
 
     @cached_property
     def rows(self) -> int:
@@ -197,36 +191,22 @@ class Columns:
 
 
 class Subtrees(NamedTuple):
-    """What one rank gives for values that are combined in a tree.
-
-    Attributes
-    ----------
-    entries : numpy.ndarray of float64, shape (subtrees, columns.width)
-        In the order of blocks; of averages the sums of values times rows.
-    columns : Columns
-    """
+    """What one rank gives for values that are combined in a tree."""
 
     entries: np.ndarray
+    """In the order of blocks; of averages the sums of values times rows."""
     columns: Columns
 
 
 class TreeOutput(NamedTuple):
-    """An output that ranks have subtrees of.
-
-    Attributes
-    ----------
-    key : tuple
-        Tells these subtrees from others of the call.
-    subtrees : Subtrees
-    cut : BlockCut
-    place : int
-        Which of their values it is.
-    """
+    """An output that ranks have subtrees of."""
 
     key: tuple
+    """Tells these subtrees from others of the call."""
     subtrees: Subtrees
     cut: BlockCut
     place: int
+    """Which of their values it is."""
 
 
 def settled(

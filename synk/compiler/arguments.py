@@ -47,14 +47,7 @@ STREAMS = ("serial", "own")
 
 @dataclass(frozen=True, kw_only=True)
 class Written:
-    """The arguments of `synk.function`, as the script has written them; see there.
-
-    Attributes
-    ----------
-    made : str
-        Where the script has made the function, for messages; see
-        `user_frames.callers_place`.
-    """
+    """The arguments of `synk.function`, as the script has written them; see there."""
 
     inputs: Sequence[Variable]
     outputs: Any = None
@@ -72,6 +65,8 @@ class Written:
     bits: str | None = None
     streams: str = "serial"
     made: str = ""
+    """Where the script has made the function, for messages; see
+    `user_frames.callers_place`."""
     options: dict[str, Any] = field(default_factory=dict)
 
 

@@ -30,18 +30,12 @@ from .stages import Cut, Part, Stage, contributed, costs_nothing
 
 @dataclass
 class Kept(Part):
-    """The part that computes what can be kept.
-
-    Attributes
-    ----------
-    inputs : tuple of int
-        The numbers of the inputs that it reads.
-    rows : list of Variable
-        What of it has an entry for each row, which follows from that row alone.
-    """
+    """The part that computes what can be kept."""
 
     inputs: tuple[int, ...] = ()
+    """The numbers of the inputs that it reads."""
     rows: list[Variable] = field(default_factory=list)
+    """What of it has an entry for each row, which follows from that row alone."""
 
 
 def with_kept(cut: Cut, inputs: list[Variable]) -> tuple[Cut, Kept]:

@@ -62,19 +62,13 @@ class Padded(NamedTuple):
 
     They lie in blocks, with so many entries of each row in every block; those of the
     real rows are the first of each block.
-
-    Attributes
-    ----------
-    axis : int
-    blocks : int or None
-        How many blocks there are; None if only `each` is known.
-    each : int or None
-        How many entries each row has in a block; None if only `blocks` is known.
     """
 
     axis: int
     blocks: int | None
+    """How many blocks there are; None if only `each` is known."""
     each: int | None
+    """How many entries each row has in a block; None if only `blocks` is known."""
 
     def each_of(self, length: Any, rows: Any) -> Any:
         """Return how many entries each of so many rows has in a block."""

@@ -48,37 +48,25 @@ from .walk import infer
 
 @dataclass(frozen=True)
 class Finding:
-    """What was found out about one value that the ranks combine.
-
-    Attributes
-    ----------
-    what : str
-        Which value, as in "output 0 (loss)".
-    op : str or None
-        How it is combined.
-    named : bool
-        Whether the user has named the op.
-    kind : str
-        What the value is as a function of the rows, as in "a mean over the rows";
-        "unknown" if nothing could be shown.
-    reason : str or None
-        Why nothing could be shown, or why no op gives the serial result.
-    agrees : bool
-        Whether the op was shown to give the serial result.
-    made : str or None
-        The user's line that made the value.
-    reason_made : str or None
-        The user's line that made what the reason speaks of.
-    """
+    """What was found out about one value that the ranks combine."""
 
     what: str
+    """Which value, as in "output 0 (loss)"."""
     op: OutputOp
+    """How it is combined."""
     named: bool
+    """Whether the user has named the op."""
     kind: str
+    """What the value is as a function of the rows, as in "a mean over the rows";
+    "unknown" if nothing could be shown."""
     reason: str | None
+    """Why nothing could be shown, or why no op gives the serial result."""
     agrees: bool
+    """Whether the op was shown to give the serial result."""
     made: str | None = None
+    """The user's line that made the value."""
     reason_made: str | None = None
+    """The user's line that made what the reason speaks of."""
 
     @property
     def label(self) -> str:

@@ -42,23 +42,15 @@ from .written import Written, written
 
 @dataclass
 class Part:
-    """A graph that is compiled by itself.
-
-    Attributes
-    ----------
-    wants : list of Variable
-        What it computes for others: a user's outputs, values to reduce or to forward.
-    receives : list of Variable
-        What it takes from other parts, and reduced values.
-    updates : list of (SharedVariable, Variable)
-        Those of random streams, which it makes in place. All others are made when the
-        call has come to its end: see `Cut`.
-    reads : set of SharedVariable
-    """
+    """A graph that is compiled by itself."""
 
     wants: list[Variable] = field(default_factory=list)
+    """What it computes for others: a user's outputs, values to reduce or to forward."""
     receives: list[Variable] = field(default_factory=list)
+    """What it takes from other parts, and reduced values."""
     updates: list[tuple[SharedVariable, Variable]] = field(default_factory=list)
+    """Those of random streams, which it makes in place. All others are made when the
+    call has come to its end: see `Cut`."""
     reads: set[SharedVariable] = field(default_factory=set)
 
     def __bool__(self) -> bool:
@@ -106,34 +98,23 @@ def _inputs_of(reduced: list[Variable], inputs: list[Variable]) -> dict[Variable
 
 @dataclass
 class Cut:
-    """All stages of a function, for some of its outputs.
-
-    Attributes
-    ----------
-    stages : list of Stage
-    outputs : list of Variable
-        As asked for.
-    updates : list of (SharedVariable, Variable)
-        Of the whole function.
-    stored : list of int
-        Updates that are stored when all stages are done: all but those of random
-        streams. So what a part reads of a variable is what the call began with, and
-        the former value is whole if the call fails on another rank.
-    on_rows : set of Variable
-        The values that differ between ranks because their rows do.
-    copied : set of int
-        Updates whose value is an output's as well, or another variable's.
-    written : dict of int to Written
-        Updates of which only what is written to the variable is computed.
-    """
+    """All stages of a function, for some of its outputs."""
 
     stages: list[Stage]
     outputs: list[Variable]
+    """As asked for."""
     updates: list[tuple[SharedVariable, Variable]]
+    """Of the whole function."""
     stored: list[int]
+    """Updates that are stored when all stages are done: all but those of random
+    streams. So what a part reads of a variable is what the call began with, and the
+    former value is whole if the call fails on another rank."""
     on_rows: set[Variable]
+    """The values that differ between ranks because their rows do."""
     copied: set[int] = field(default_factory=set)
+    """Updates whose value is an output's as well, or another variable's."""
     written: dict[int, Written] = field(default_factory=dict)
+    """Updates of which only what is written to the variable is computed."""
 
     @cached_property
     def meets(self) -> bool:

@@ -178,26 +178,18 @@ def _key(var: Variable) -> Any:
 
 @dataclass
 class CallVariables:
-    """Integers, and lengths; no rows.
-
-    Attributes
-    ----------
-    total : Variable
-        The number of rows on all ranks, to compute with.
-    first : Variable
-        How many rows come before the first of this rank's, or of this slice's.
-    as_long : Variable
-        An array as long as all rows are, of rows without elements: shapes that follow
-        from its shape JAX knows when it compiles, and those from `total` it does not.
-    none_of : dict of int to Variable
-        By the number of an input with rows, an array of none of its rows, from whose
-        shape ranks without any know how long the other axes are.
-    """
+    """Integers, and lengths; no rows."""
 
     total: Variable
+    """The number of rows on all ranks, to compute with."""
     first: Variable
+    """How many rows come before the first of this rank's, or of this slice's."""
     as_long: Variable
+    """An array as long as all rows are, of rows without elements: shapes that follow
+    from its shape JAX knows when it compiles, and those from `total` it does not."""
     none_of: dict[int, Variable] = field(default_factory=dict)
+    """By the number of an input with rows, an array of none of its rows, from whose
+    shape ranks without any know how long the other axes are."""
 
     @classmethod
     def new(cls) -> CallVariables:

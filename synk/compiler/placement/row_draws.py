@@ -58,21 +58,14 @@ def drawn_for_rows(
 
 
 class RowDraw(NamedTuple):
-    """A draw for rows, in the user's graph or in one within an Op.
-
-    Attributes
-    ----------
-    node : Apply
-    skips : bool
-        Whether a rank skips what is drawn for other ranks' rows, rather than draw it.
-    is_apart : bool
-        Whether it can be drawn before anything is computed of rows: a draw for each
-        along the first axis, with parameters that are the same for all.
-    """
+    """A draw for rows, in the user's graph or in one within an Op."""
 
     node: Apply
     skips: bool
+    """Whether a rank skips what is drawn for other ranks' rows, rather than draw it."""
     is_apart: bool
+    """Whether it can be drawn before anything is computed of rows: a draw for each
+    along the first axis, with parameters that are the same for all."""
 
 
 class RowDraws:

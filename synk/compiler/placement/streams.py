@@ -40,26 +40,18 @@ from .whole import Whole
 
 @dataclass
 class CommonStream:
-    """A stream that all ranks have alike, in place of a variable of the user's.
-
-    Attributes
-    ----------
-    source : SharedVariable
-        The user's. On the master it is what the common stream begins with, in every
-        call, and where it ends.
-    common : SharedVariable
-        What stands for it in the graph.
-    new : Variable or None
-        The new value of the common stream, if the function updates it.
-    is_split : bool
-        Whether draws for rows are made from the same variable. Its value is then, in
-        each call, a stream that each rank derives from the common one.
-    """
+    """A stream that all ranks have alike, in place of a variable of the user's."""
 
     source: SharedVariable
+    """The user's. On the master it is what the common stream begins with, in every
+    call, and where it ends."""
     common: SharedVariable
+    """What stands for it in the graph."""
     new: Variable | None = None
+    """The new value of the common stream, if the function updates it."""
     is_split: bool = False
+    """Whether draws for rows are made from the same variable. Its value is then, in
+    each call, a stream that each rank derives from the common one."""
 
 
 class Streams:
