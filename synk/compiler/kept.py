@@ -16,7 +16,7 @@ from typing import Any
 from pytensor import scalar as ps
 from pytensor.graph.basic import Apply, Constant, Variable
 from pytensor.graph.op import HasInnerGraph
-from pytensor.graph.traversal import ancestors, io_toposort
+from pytensor.graph.traversal import ancestors, io_toposort, walk
 from pytensor.printing import Print
 from pytensor.tensor.basic import Alloc, AllocEmpty, ARange, Eye, MakeVector
 from pytensor.tensor.blockwise import Blockwise
@@ -132,19 +132,14 @@ class _Finder:
 
     def of(self, part: Part) -> list[Variable]:
         """Return what is to be kept of a part: its last values before others enter."""
-        found: list[Variable] = []
-        received, seen = set(part.receives), set()
-        todo = _made(part)
-        while todo:
-            var = todo.pop()
-            if var in seen:
-                continue
-            seen.add(var)
-            if self._is_worth(var):
-                found.append(var)
-            elif var.owner is not None and var not in received:
-                todo.extend(var.owner.inputs)
-        return found
+        received = set(part.receives)
+
+        def before(var: Variable) -> list[Variable] | None:
+            is_end = self._is_worth(var) or var.owner is None or var in received
+            return None if is_end else var.owner.inputs  # type: ignore[union-attr]
+
+        computed = walk(_made(part), before, bfs=False)
+        return [var for var in computed if self._is_worth(var)]  # type: ignore[arg-type]
 
     def _is_worth(self, var: Variable) -> bool:
         """Tell whether a value is to be kept, and not what it is computed from."""
@@ -159,18 +154,16 @@ def _has_exp(var: Variable) -> bool:
     With others that enter PyTensor makes something of them that does not overflow, as
     of ``log(exp(x) + exp(w))``. It must see them.
     """
-    todo, seen = [var], set()
-    while todo:
-        node = todo.pop().owner
-        if node is None or node in seen:
-            continue
-        seen.add(node)
-        scalar_op = getattr(node.op, "scalar_op", None)
-        if isinstance(scalar_op, _EXPONENTIALS):
-            return True
-        if isinstance(scalar_op, _CHEAP) or costs_nothing(node):
-            todo.extend(node.inputs)
-    return False
+
+    def scaled(node: Any) -> list[Apply] | None:
+        is_cheap = isinstance(getattr(node.op, "scalar_op", None), _CHEAP)
+        if not (is_cheap or costs_nothing(node)):
+            return None
+        return [given.owner for given in node.inputs if given.owner is not None]
+
+    nodes: Any = walk([var.owner], scaled)
+    kinds = (getattr(node.op, "scalar_op", None) for node in nodes)
+    return any(isinstance(kind, _EXPONENTIALS) for kind in kinds)
 
 
 def _is_function(node: Apply) -> bool:

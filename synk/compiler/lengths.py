@@ -233,6 +233,7 @@ def _read(node: Apply) -> list[Length] | None:
 def _read_some(node: Apply) -> list[Length] | None:
     """Return what is taken of a vector by constants."""
     entries = known_entries(node.inputs[0])
+    entry: Any
     (entry,) = indices_from_subtensor(node.inputs[1:], node.op.idx_list)  # type: ignore[attr-defined]
     is_slice = isinstance(entry, slice)
     parts = (entry.start, entry.stop, entry.step) if is_slice else (entry,)

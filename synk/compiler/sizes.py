@@ -19,7 +19,7 @@ from pytensor.compile import SharedVariable
 from pytensor.graph.basic import Apply, Constant, Variable
 from pytensor.graph.fg import FunctionGraph
 from pytensor.graph.replace import clone_replace
-from pytensor.graph.traversal import graph_inputs, io_toposort
+from pytensor.graph.traversal import graph_inputs, io_toposort, walk
 from pytensor.scalar import ScalarType
 from pytensor.tensor.rewriting.shape import ShapeFeature
 from pytensor.tensor.shape import Shape, Shape_i
@@ -114,19 +114,20 @@ def _shapes_behind(var: Variable) -> list[Variable] | None:
     is_number = isinstance(var.type, (TensorType, ScalarType))
     if not is_number or var.type.dtype[:3] not in ("int", "uin"):
         return None
+
+    def before(var: Any) -> list[Variable] | None:
+        is_end = var.owner is None or isinstance(var.owner.op, (Shape, Shape_i))
+        return None if is_end else var.owner.inputs
+
     shapes: list[Variable] = []
-    todo, seen = [var], set()
-    while todo:
-        behind = todo.pop()
-        if behind in seen or isinstance(behind, Constant):
+    for behind in walk([var], before, bfs=False):
+        made: Any = behind
+        if isinstance(made, Constant):
             continue
-        seen.add(behind)
-        if behind.owner is None or isinstance(behind.owner.op, COLLECTIVES):
+        if made.owner is None or isinstance(made.owner.op, COLLECTIVES):
             return None  # a value: that of all ranks, which is not this one's
-        if isinstance(behind.owner.op, (Shape, Shape_i)):
-            shapes.append(behind)
-        else:
-            todo.extend(behind.owner.inputs)
+        if isinstance(made.owner.op, (Shape, Shape_i)):
+            shapes.append(made)
     return shapes
 
 

@@ -29,7 +29,7 @@ from typing import Any, Literal
 from pytensor.compile import SharedVariable
 from pytensor.graph.basic import Apply, Variable
 from pytensor.graph.op import HasInnerGraph
-from pytensor.graph.traversal import io_toposort
+from pytensor.graph.traversal import io_toposort, walk
 from pytensor.tensor.random.type import RandomType
 from pytensor.tensor.shape import Shape, Shape_i
 
@@ -367,16 +367,11 @@ def _walk(
     wants: Iterable[Variable], is_given: Callable[[Variable], bool]
 ) -> Iterator[Variable]:
     """Yield what a part computes, reads and receives."""
-    seen: set[Variable] = set()
-    todo = list(wants)
-    while todo:
-        var = todo.pop()
-        if var in seen:
-            continue
-        seen.add(var)
-        yield var
-        if var.owner is not None and not is_given(var):
-            todo.extend(var.owner.inputs)
+
+    def before(var: Variable) -> list[Variable] | None:
+        return None if var.owner is None or is_given(var) else var.owner.inputs
+
+    yield from walk(wants, before, bfs=False)  # type: ignore[misc]
 
 
 def _copied(

@@ -295,7 +295,8 @@ def _without_copies(
         if i in zeroed:
             inputs[i] = padder.masked(node.inputs[i], 0)
         else:
-            places = pt.minimum(pt.arange(rows.shape[axis]), padder.real - 1)
+            last: Any = padder.real - 1  # type: ignore[operator]
+            places = pt.minimum(pt.arange(rows.shape[axis]), last)
             inputs[i] = pt.take(rows, places, axis=axis)
     return inputs
 

@@ -21,13 +21,14 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pytensor
 from pytensor.compile import SharedVariable
 from pytensor.graph.basic import Apply, Constant, Variable
 from pytensor.graph.op import HasInnerGraph
-from pytensor.graph.traversal import ancestors
+from pytensor.graph.traversal import ancestors, walk
 from pytensor.scan.op import Scan
 from pytensor.tensor.random.op import RandomVariable
 from pytensor.tensor.shape import Shape, Shape_i
@@ -259,20 +260,13 @@ def own_streams(
     A graph may lead to a draw by its shape alone, which takes no numbers.
     """
     commons = {stream.common for stream in streams}
-    found: set[Variable] = set()
-    seen: set[Variable] = set()
-    todo = list(graph)
-    while todo:
-        var = todo.pop()
-        if var in seen:
-            continue
-        seen.add(var)
-        if var.owner is None:
-            if is_stream(var) and var not in commons:
-                found.add(var)
-        elif not isinstance(var.owner.op, (Shape, Shape_i)):
-            todo += var.owner.inputs
-    return found
+
+    def before(var: Variable) -> list[Variable] | None:
+        is_end = var.owner is None or isinstance(var.owner.op, (Shape, Shape_i))
+        return None if is_end else var.owner.inputs  # type: ignore[union-attr]
+
+    roots: Any = (var for var in walk(graph, before) if var.owner is None)  # type: ignore[union-attr]
+    return {var for var in roots if is_stream(var) and var not in commons}
 
 
 def _before(stream: Variable) -> Variable | None:
