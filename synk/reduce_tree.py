@@ -126,7 +126,7 @@ def depth(blocks: int) -> int:
     return 2 * blocks.bit_length() + 2
 
 
-class Column(NamedTuple):
+class TreeColumn(NamedTuple):
     """Where in an entry of a stack a value lies, and what becomes of it."""
 
     start: int
@@ -160,7 +160,7 @@ class Columns:
 
     Attributes
     ----------
-    each : tuple of Column
+    each : tuple of TreeColumn
     width : int
         Elements of an entry.
     averages, products : numpy.ndarray of int, shape (n, 2)
@@ -169,10 +169,10 @@ class Columns:
     """
 
     def __init__(self, kinds: Sequence[tuple[tuple[int, ...], Any, ReduceOp]]) -> None:
-        columns: list[Column] = []
+        columns: list[TreeColumn] = []
         self.width = 0
         for shape, dtype, op in kinds:
-            columns.append(Column(self.width, shape, np.dtype(dtype), op))
+            columns.append(TreeColumn(self.width, shape, np.dtype(dtype), op))
             self.width = columns[-1].stop
         self.each = tuple(columns)
         self._ends = [(*col[:2], col.stop, col.dtype) for col in columns]

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any
 
-from ..compiler.arguments import Written, make_spec
+from ..compiler.arguments import FunctionArguments, make_spec
 from ..engines import engine_for
 from ..engines.precision import check_engine, check_precision
 from ..errors import StateError
@@ -151,7 +151,7 @@ def function(
         list(pairs) if isinstance(pairs, Iterator) else pairs
         for pairs in (updates, givens)
     )
-    written = Written(
+    written = FunctionArguments(
         inputs=_kept(inputs),
         outputs=_kept(outputs),
         bcast_inputs=_kept(bcast_inputs),

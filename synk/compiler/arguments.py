@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-from collections.abc import Container, Iterable, Sequence
+import warnings
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -12,7 +13,7 @@ import numpy as np
 import pytensor
 import pytensor.tensor as pt
 from pytensor import config
-from pytensor.compile import SharedVariable
+from pytensor.compile import SharedVariable, UnusedInputError
 from pytensor.compile.io import In, Out
 from pytensor.compile.mode import get_mode
 from pytensor.graph.basic import Constant, Variable
@@ -30,24 +31,24 @@ from .settling import check_tensor, settle
 from .sizes import noted
 from .spec import UNNAMED, Asked, FunctionSpec
 
-STATISTICS = ("exact", "local")
-"""What meets rows again is of all ranks' rows, or of a rank's own."""
-
-BITS = (None, "any")
-"""Whether outputs and updates must have the same bits on any number of ranks."""
-
 INTEGERS = frozenset(
     f"{kind}{bits}" for kind in ("int", "uint") for bits in (8, 16, 32, 64)
 )
 """Dtypes of what may choose rows."""
 
-STREAMS = ("serial", "own")
-"""Whether draws for rows are those of the serial run, or each rank's own."""
+_CHOICES = {
+    # What meets rows again is of all ranks' rows, or of a rank's own.
+    "statistics": ("exact", "local"),
+    # Whether outputs and updates must have the same bits on any number of ranks.
+    "bits": (None, "any"),
+    # Whether draws for rows are those of the serial run, or each rank's own.
+    "streams": ("serial", "own"),
+}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Written:
-    """The arguments of `synk.function`, as the script has written them; see there."""
+class FunctionArguments:
+    """The arguments of `synk.function`, as the script has given them; see there."""
 
     inputs: Sequence[Variable]
     outputs: Any = None
@@ -71,7 +72,7 @@ class Written:
 
 
 def make_spec(
-    written: Written,
+    given: FunctionArguments,
     parts: Sequence[SharedVariable] = (),
     careful: bool = False,
     may_cut: bool = True,
@@ -82,26 +83,24 @@ def make_spec(
     `careful` is for calls whose rows do not fill the groups of a reshape: see `sizes`.
     With `may_cut`, slices of data that arguments choose may be rows: see `cut_rows`.
     """
-    options, statistics = written.options, written.statistics
+    options = given.options
     unknown = options.keys() - inspect.signature(pytensor.function).parameters.keys()
     if unknown:
         raise TypeError(f"synk.function has no argument {', '.join(sorted(unknown))!r}")
-    get_mode(written.mode)  # raises for one that there is not
-    if not isinstance(written.pad, bool):
-        raise TypeError(f"pad must be True or False, got {written.pad!r}")
-    if statistics not in STATISTICS:
-        raise ValueError(f"statistics must be one of {STATISTICS}, got {statistics!r}")
-    if written.bits not in BITS:
-        raise ValueError(f"bits must be one of {BITS}, got {written.bits!r}")
-    if written.streams not in STREAMS:
-        raise ValueError(f"streams must be one of {STREAMS}, got {written.streams!r}")
-    asked = _asked(written, parts)
+    get_mode(given.mode)  # raises for one that there is not
+    if not isinstance(given.pad, bool):
+        raise TypeError(f"pad must be True or False, got {given.pad!r}")
+    for name, allowed in _CHOICES.items():
+        value = getattr(given, name)
+        if value not in allowed:
+            raise ValueError(f"{name} must be one of {allowed}, got {value!r}")
+    asked = _asked(given, parts)
     _check_roots(asked, options.get("on_unused_input"))
     if may_cut and (cut := _cut(asked)):
         # Where ranks would still repeat what needs all rows, nothing is gained by it.
         with contextlib.suppress(SplitError):
             spec = _settled(replace(cut, is_strict=True), careful)
-            return replace(spec, is_strict=written.strict)
+            return replace(spec, is_strict=given.strict)
     return _settled(asked, careful)
 
 
@@ -131,14 +130,14 @@ def _cut(asked: Asked) -> Asked | None:
     )
 
 
-def _asked(written: Written, parts: Sequence[SharedVariable]) -> Asked:
+def _asked(given: FunctionArguments, parts: Sequence[SharedVariable]) -> Asked:
     """Return a function with its givens substituted, before anything is settled."""
-    options = written.options
-    inputs = _check_inputs(written.inputs, "inputs")
+    options = given.options
+    inputs = _check_inputs(given.inputs, "inputs")
     bcast_inputs: list[Variable] = []
-    if written.bcast_inputs is not None:
-        bcast_inputs = _check_inputs(written.bcast_inputs, "bcast_inputs")
-    sliceable = [*parts, *_check_sliceable(written.sliceable_shareds or [])]
+    if given.bcast_inputs is not None:
+        bcast_inputs = _check_inputs(given.bcast_inputs, "bcast_inputs")
+    sliceable = [*parts, *_check_sliceable(given.sliceable_shareds or [])]
     arguments = [*inputs, *bcast_inputs]
     _check_distinct(arguments)
     # What has no axis has no rows: every rank gets it.
@@ -146,10 +145,10 @@ def _asked(written: Written, parts: Sequence[SharedVariable]) -> Asked:
     bcast_inputs = [var for var in arguments if var not in inputs]
     for var in inputs:
         _check_rows(var, "input")
-    outputs, output_ops, returns = _split_outputs(written.outputs)
-    updates, update_ops = _split_updates(written.updates)
+    outputs, output_ops, returns = _split_outputs(given.outputs)
+    updates, update_ops = _split_updates(given.updates)
     computed = _roots_for(arguments)
-    givens = _check_givens(written.givens, computed) | computed
+    givens = _check_givens(given.givens, computed) | computed
     kept = options.get("no_default_updates")
     outputs, updates = _complete(outputs, updates, givens, kept)
     update_ops += [UNNAMED] * (len(updates) - len(update_ops))
@@ -169,19 +168,19 @@ def _asked(written: Written, parts: Sequence[SharedVariable]) -> Asked:
         sliceable=sliceable,
         stand_ins=stand_ins,
         returns=returns,
-        mode=written.mode,
-        name=written.name,
-        made=written.made,
+        mode=given.mode,
+        name=given.name,
+        made=given.made,
         options=_for_pytensor(options),
-        precision=written.precision,
-        pad=written.pad,
+        precision=given.precision,
+        pad=given.pad,
         parts=list(parts),
-        is_local=written.local,
-        is_strict=written.strict,
-        keeps_statistics=written.statistics == "local",
-        has_any_bits=written.bits == "any",
-        has_own_streams=written.streams == "own",
-        are_compiled=isinstance(get_mode(written.mode).linker, JITLinker),
+        is_local=given.local,
+        is_strict=given.strict,
+        keeps_statistics=given.statistics == "local",
+        has_any_bits=given.bits == "any",
+        has_own_streams=given.streams == "own",
+        are_compiled=isinstance(get_mode(given.mode).linker, JITLinker),
     )
 
 
@@ -398,26 +397,15 @@ def _check_roots(asked: Asked, action: str | None) -> None:
                 variable=var,
             )
     action = action or config.on_unused_input
-    if action != "ignore":
-        _complain_of_unused(given, used, action)
-
-
-def _complain_of_unused(
-    given: Iterable[Variable], used: Container[Variable], action: str
-) -> None:
     for var in given:
-        if var in used:
+        if action == "ignore" or var in used:
             continue
         text = (
             f"synk.function was given {var}, which no output and no update uses;"
             " pass on_unused_input='ignore' if that is meant"
         )
         if action == "raise":
-            from pytensor.compile import UnusedInputError
-
             raise UnusedInputError(text)
-        import warnings
-
         warnings.warn(text, stacklevel=callers_level())
 
 

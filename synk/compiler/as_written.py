@@ -18,12 +18,11 @@ from typing import Any
 
 import pytensor.tensor as pt
 from pytensor.graph.basic import Apply, Variable
-from pytensor.graph.op import HasInnerGraph
 
 from ..errors import SplitError
 from ..ops import AllGather, AllReduce, AllRows, OwnRows
 from ..user_frames import hand_on_line, where_made
-from .cloning import with_inputs
+from .cloning import with_inner, with_inputs
 from .domain import Partial, Power, Replicated, Sharded, Unknown, Value
 from .lengths import size
 from .placement.nodes import CallVariables
@@ -33,15 +32,9 @@ from .walk import infer
 
 def has_words(nodes: Collection[Apply]) -> bool:
     """Tell whether the user's words are among nodes, or in graphs within their Ops."""
-    classes = {type(node.op) for node in nodes}
-    if any(issubclass(cls, (AllRows, OwnRows)) for cls in classes):
-        return True
-    outer = {cls for cls in classes if issubclass(cls, HasInnerGraph)}
-    return any(
-        has_words(list(node.op.fgraph.apply_nodes))
-        for node in nodes
-        if type(node.op) in outer
-    )
+    # Classes are fewer than nodes, and to ask PyTensor's abstract ones takes long.
+    classes = {type(node.op) for node in with_inner(nodes)}
+    return any(issubclass(cls, (AllRows, OwnRows)) for cls in classes)
 
 
 class AsWritten:
@@ -140,18 +133,12 @@ class AsWritten:
 
 def _refuse_within(node: Apply) -> None:
     """Refuse the words in a graph within an Op, which a rank runs in one piece."""
-    if not isinstance(node.op, HasInnerGraph):
-        return
-    within: Any = node.op
-    for inner in within.fgraph.apply_nodes:
-        _refuse_within(inner)
-        if isinstance(inner.op, (AllRows, OwnRows)):
-            raise SplitError(
-                f"all_gather inside of {op_name(within)}{where_made(node.outputs[0])},"
-                " in a graph that is left as it is written: the ranks would have to"
-                " wait for one another within a compiled graph; gather before or after"
-                " it"
-            )
+    if not isinstance(node.op, (AllRows, OwnRows)) and has_words([node]):
+        raise SplitError(
+            f"all_gather inside of {op_name(node.op)}{where_made(node.outputs[0])},"
+            " in a graph that is left as it is written: the ranks would have to wait"
+            " for one another within a compiled graph; gather before or after it"
+        )
 
 
 def _times(var: Any, n: Any, power: int) -> Any:

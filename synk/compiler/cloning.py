@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import pytensor.tensor as pt
 from pytensor.compile.builders import OpFromGraph
 from pytensor.graph.basic import Apply, Constant, Variable
+from pytensor.graph.op import HasInnerGraph
 from pytensor.graph.traversal import io_toposort
 from pytensor.scan.op import Scan
 from pytensor.tensor.basic import Alloc
@@ -41,6 +42,14 @@ def with_inputs(node: Apply, inputs: Sequence[Variable]) -> Apply:
     for new, old in zip(outputs, node.outputs, strict=True):
         vars(new.tag).update(vars(old.tag))
     return Apply(node.op, list(inputs), outputs)
+
+
+def with_inner(nodes: Iterable[Apply]) -> Iterator[Apply]:
+    """Yield nodes, and those of graphs within their Ops."""
+    for node in nodes:
+        yield node
+        if isinstance(node.op, HasInnerGraph):
+            yield from with_inner(node.op.fgraph.apply_nodes)
 
 
 def step_of(node: Apply) -> tuple[list[Variable], list[Variable]]:

@@ -53,7 +53,7 @@ from .domain import (
 )
 from .lengths import Length, Symbol, remembered
 from .rules.base import any_function, name, op_name
-from .table import Entry, ask, entry_of
+from .table import OpEntry, ask, entry_of
 from .walk import apply_rule, infer
 
 
@@ -399,7 +399,7 @@ def is_integer(var: Variable) -> bool:
     return str(getattr(var.type, "dtype", ""))[:3] in ("int", "uin", "boo")
 
 
-def _lengths(node: Apply, entry: Entry) -> Sequence[int]:
+def _lengths(node: Apply, entry: OpEntry) -> Sequence[int]:
     """Return the positions of the inputs that are lengths."""
     first = entry.lengths_from
     return range(len(node.inputs))[first:] if first is not None else ()

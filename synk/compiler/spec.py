@@ -25,7 +25,7 @@ from .cut_rows import CutRows
 from .domain import Value
 from .own_ops.sharding import said_in
 from .placement.nodes import CallVariables
-from .placement.row_draws import RowDraw
+from .placement.row_draws import PlacedDraw
 from .placement.streams import CommonStream
 from .proof import Finding
 from .sizes import Filled
@@ -179,7 +179,7 @@ class PlacedSpec(Asked):
     """What every rank computes from all rows."""
     streams: list[CommonStream] = field(default_factory=list)
     """The random streams that all ranks have alike."""
-    row_draws: list[RowDraw] = field(default_factory=list)
+    row_draws: list[PlacedDraw] = field(default_factory=list)
     """What is drawn for rows, from those streams."""
     apart: list[Variable] | None = None
     """What of the graph that is, an entry for each row; None if not all that is drawn

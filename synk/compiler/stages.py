@@ -28,14 +28,14 @@ from typing import Any, Literal
 
 from pytensor.compile import SharedVariable
 from pytensor.graph.basic import Apply, Variable
-from pytensor.graph.op import HasInnerGraph
 from pytensor.graph.traversal import io_toposort, walk
 from pytensor.tensor.random.type import RandomType
 from pytensor.tensor.shape import Shape, Shape_i
 
-from ..ops import COLLECTIVES, is_reduced
+from ..ops import COLLECTIVES, is_collective, is_reduced
 from ..reduce_ops import ReduceOp
 from ..times.timing import COMMON, COMPUTE
+from .cloning import with_inner
 from .spec import FunctionSpec
 from .written import Written, written
 
@@ -435,12 +435,8 @@ _COUNTS = ("int64", "int32")
 
 def _refuse_inner(node) -> None:
     """Refuse an all-reduce inside of a scan or another graph within a node."""
-    if not isinstance(node.op, HasInnerGraph):
-        return
-    for inner in node.op.fgraph.apply_nodes:
-        _refuse_inner(inner)
-        if isinstance(inner.op, COLLECTIVES):
-            raise ValueError(
-                f"all_reduce inside of {node.op}: the ranks would have to wait for one"
-                " another within a compiled graph; reduce before or after it"
-            )
+    if not is_collective(node) and any(map(is_collective, with_inner([node]))):
+        raise ValueError(
+            f"all_reduce inside of {node.op}: the ranks would have to wait for one"
+            " another within a compiled graph; reduce before or after it"
+        )

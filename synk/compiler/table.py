@@ -22,7 +22,7 @@ Rule = TypeVar("Rule", bound=Callable[..., Any])
 
 
 @dataclass
-class Entry:
+class OpEntry:
     """What is known of a class of Ops; None where nothing is."""
 
     placement: Callable | None = None
@@ -54,12 +54,12 @@ class Entry:
     `choice.work` knows Ops that compute more by their kind."""
 
 
-_table: dict[type[Op], Entry] = {}
-_inherited: dict[type[Op], Entry] = {}
+_table: dict[type[Op], OpEntry] = {}
+_inherited: dict[type[Op], OpEntry] = {}
 """By class of an Op that was met: its entry, with what it has from other classes."""
 
 
-def entry_of(op: Op) -> Entry:
+def entry_of(op: Op) -> OpEntry:
     """Return what is known of an Op."""
     found = _inherited.get(type(op))
     if found is None:
@@ -67,14 +67,14 @@ def entry_of(op: Op) -> Entry:
     return found
 
 
-def _with_bases(cls: type) -> Entry:
-    found = Entry()
+def _with_bases(cls: type) -> OpEntry:
+    found = OpEntry()
     for base in cls.__mro__:
         entry = _table.get(base)
         if entry is not None:
             given = {
                 field.name: getattr(entry, field.name)
-                for field in fields(Entry)
+                for field in fields(OpEntry)
                 if getattr(found, field.name) is None
             }
             found = replace(found, **given)
@@ -84,7 +84,7 @@ def _with_bases(cls: type) -> Entry:
 def known(*classes: Any, **words: Any) -> None:
     """Take what is known of classes of Ops, and of those derived from them."""
     for cls in classes:
-        _table[cls] = replace(_table.get(cls, Entry()), **words)
+        _table[cls] = replace(_table.get(cls, OpEntry()), **words)
     _inherited.clear()
 
 
@@ -96,7 +96,7 @@ def known_classes() -> frozenset[type[Op]]:
 def placement(
     *classes: Any, takes_unknown: bool = False, takes_some_rows: bool = False
 ) -> Callable[[Rule], Rule]:
-    """Make a function the placement of classes of Ops; see `Entry`."""
+    """Make a function the placement of classes of Ops; see `OpEntry`."""
     words = {"takes_unknown": takes_unknown, "takes_some_rows": takes_some_rows}
     return _as("placement", *classes, **words)
 

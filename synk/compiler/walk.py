@@ -40,7 +40,7 @@ from .rules.base import (
     op_name,
 )
 from .rules.wrapping import wrapped
-from .table import Entry, ask, entry_of
+from .table import OpEntry, ask, entry_of
 
 NodeRule = Callable[[Apply, list[Value]], list[Value]]
 
@@ -127,7 +127,7 @@ def _apply(node: Apply, values: list[Value], kinds: set[type]) -> list[Value]:
     return found
 
 
-def _mixes_rows(entry: Entry, values: list[Value], found: list[Value]) -> bool:
+def _mixes_rows(entry: OpEntry, values: list[Value], found: list[Value]) -> bool:
     """Tell whether a rule has left out of sight that an input is of a rank's own rows.
 
     What is the same on every rank follows from what is. A rule that says so of more

@@ -28,7 +28,7 @@ from random_productions import PRODUCTIONS
 from reference import PY
 
 import synk
-from synk.compiler.arguments import Written, make_spec
+from synk.compiler.arguments import FunctionArguments, make_spec
 from synk.compiler.padded import CannotPad, Padder
 from synk.compiler.stages import uncut
 from synk.programs.padding import UNPADDED, PaddedSize, Padding, cut, widened
@@ -47,7 +47,9 @@ def python_linker():
 def spec_of(variables, outputs):
     outputs = [(output, None) for output in outputs]
     unused = {"on_unused_input": "ignore"}
-    written = Written(inputs=variables, outputs=outputs, mode=PY, options=unused)
+    written = FunctionArguments(
+        inputs=variables, outputs=outputs, mode=PY, options=unused
+    )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", synk.SplitWarning)
         return make_spec(written)

@@ -10,10 +10,11 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from pytensor.graph.basic import Apply, Variable
-from pytensor.graph.op import HasInnerGraph, Op
+from pytensor.graph.op import Op
 from pytensor.graph.traversal import io_toposort
 
 from ...reduce_ops import REDUCE_OPS, ReduceOp, check_dtype
+from ..cloning import with_inner
 from ..rules.base import op_name
 from ..table import UsersMistake
 
@@ -258,16 +259,8 @@ def shardings_of(node: Apply) -> tuple[Sharding, ...] | None:
 
 def said_in(graph: Iterable[Variable]) -> list[tuple[Any, Any]]:
     """Return what is said of the Ops of a graph, and of graphs within them."""
-    found: dict[Any, Any] = {}
-    todo = [list(graph)]
-    while todo:
-        for node in io_toposort([], todo.pop()):
-            key = _key_of(node.op)
-            if key is not None:
-                found[key] = said_of[key]
-            if isinstance(node.op, HasInnerGraph):
-                todo.append(list(node.op.inner_outputs))
-    return list(found.items())
+    keys = (_key_of(node.op) for node in with_inner(io_toposort([], list(graph))))
+    return [(key, said_of[key]) for key in dict.fromkeys(keys) if key is not None]
 
 
 def _key_of(op: Op) -> type[Op] | Op | None:

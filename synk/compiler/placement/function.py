@@ -315,7 +315,7 @@ def stabilised(graph: Sequence[Variable]) -> list[Variable]:
     What stands in the place of something says that it was made in the same line.
     """
     copied: Any = FunctionGraph(outputs=list(graph), clone=True, copy_inputs=False)
-    copied.attach_feature(_Lines())
+    copied.attach_feature(_LineKeeper())
     rewrite_graph(copied, include=("canonicalize", "stabilize"), exclude=_LATER)
     _fix_lengths(copied)
     return list(copied.outputs)
@@ -332,7 +332,7 @@ def _fix_lengths(graph: Any) -> None:
                     graph.change_node_input(node, i, known)
 
 
-class _Lines(Feature):
+class _LineKeeper(Feature):
     """Hands on the lines of what is replaced, which not all rewrites do."""
 
     def on_change_input(

@@ -57,7 +57,7 @@ def drawn_for_rows(
     ]
 
 
-class RowDraw(NamedTuple):
+class PlacedDraw(NamedTuple):
     """A draw for rows, in the user's graph or in one within an Op."""
 
     node: Apply
@@ -77,7 +77,7 @@ class RowDraws:
 
     def __init__(self, whole: Whole, are_compiled: bool) -> None:
         self._whole, self._are_compiled = whole, are_compiled
-        self.placed: list[tuple[Variable, RowDraw]] = []
+        self.placed: list[tuple[Variable, PlacedDraw]] = []
 
     def place(self, node: Apply, inputs: Sequence[Variable]) -> list[Variable] | None:
         """Return what stands for draws for rows; None if there are none.
@@ -150,7 +150,7 @@ class RowDraws:
         params = [unlisted(self._whole.value(var)) for var in inputs[2:]]
         is_apart = rows.axis == 0 and rows.length == "n"
         is_apart = is_apart and all(map(is_replicated, params))
-        self.placed.append((drawn, RowDraw(node, skips, is_apart)))
+        self.placed.append((drawn, PlacedDraw(node, skips, is_apart)))
 
     def _skips(self, node: Apply) -> bool:
         return isinstance(node.op, SKIPPED) or is_one_coin(node.op, node.inputs[2:])
@@ -214,21 +214,21 @@ class RowDraws:
         if op.info.as_while or any(isinstance(value, Unknown) for value in results):
             raise Refused("is a loop that is not understood")
         whole = self._whole
-        places = _Places(*[pt.lscalar() for _ in _Places._fields])
+        places = _RowPlaces(*[pt.lscalar() for _ in _RowPlaces._fields])
         new: dict[Variable, Variable] = {}
-        draws: list[RowDraw] = []
+        draws: list[PlacedDraw] = []
         for step in io_toposort(inner, outputs):
             given = [new.get(var, var) for var in step.inputs]
             made = with_inputs(step, given).outputs if given != step.inputs else None
             if any(map(is_stream, step.inputs)):
                 made = self._step_drawn(step, given, found, places)
                 if isinstance(found[step.outputs[-1]], Sharded):
-                    draws.append(RowDraw(step, self._skips(step), is_apart=False))
+                    draws.append(PlacedDraw(step, self._skips(step), is_apart=False))
             new.update(zip(step.outputs, made or step.outputs, strict=True))
         news = [new.get(var, var) for var in outputs]
         info = replace(op.info, n_non_seqs=op.info.n_non_seqs + len(places))
         scan = scan_of(op, [*inner, *places], news, info)
-        known: Any = _Places(whole.call.first, whole.n, whole.call.total)
+        known: Any = _RowPlaces(whole.call.first, whole.n, whole.call.total)
         outer = [pt.cast(number, "int64") for number in known]
         made = whole.add(scan.make_node(*inputs, *map(whole.of, outer))).outputs
         self.placed += [(made[-1], each) for each in draws]
@@ -241,7 +241,7 @@ class RowDraws:
         node: Apply,
         inputs: Sequence[Variable],
         found: Mapping[Variable, Value],
-        places: _Places,
+        places: _RowPlaces,
     ) -> list[Variable]:
         """Return what stands for draws in a step of a scan."""
         draw: Any = node.op
@@ -269,7 +269,7 @@ class RowDraws:
         return [passed("behind", behind, total - before - own), drawn]
 
 
-class _Places(NamedTuple):
+class _RowPlaces(NamedTuple):
     """How many rows are before a rank's, are the rank's, and are in all."""
 
     first: Any
