@@ -13,7 +13,7 @@ from typing import Any
 from pytensor.graph.basic import Apply, Variable
 from pytensor.graph.traversal import io_toposort
 from pytensor.tensor.random.op import RandomVariable
-from pytensor.tensor.type import DenseTensorType, TensorType
+from pytensor.tensor.type import DenseTensorType
 
 from ..user_frames import made_in
 from .domain import (
@@ -34,10 +34,10 @@ from .rules.base import (
     by_streams,
     check_some_rows,
     is_short,
-    is_stream,
     literal,
     name,
     op_name,
+    takes_streams,
 )
 from .rules.wrapping import wrapped
 from .table import OpEntry, ask, entry_of
@@ -144,14 +144,6 @@ def _is_of_own_rows(value: Value) -> bool:
     if isinstance(value, Replicated):
         return value.exact
     return isinstance(value, (Sharded, Position, Count))
-
-
-def takes_streams(node: Apply) -> bool:
-    """Tell whether a random stream is among the inputs of a node."""
-    for var in node.inputs:
-        if type(var.type) is not TensorType and is_stream(var):
-            return True
-    return False
 
 
 def _is_of_replicated(node: Apply, values: list[Value]) -> bool:

@@ -10,7 +10,6 @@ from typing import Any
 import pytensor.tensor as pt
 from pytensor.graph.basic import Apply, Variable
 from pytensor.graph.op import Op
-from pytensor.tensor.random.type import RandomType
 
 from ...reduce_ops import ReduceOp
 from ...user_frames import entry
@@ -32,7 +31,7 @@ from ..domain import (
 )
 from ..lengths import Length, inferred, size
 from ..padded import Made, Padder, is_padded, plain
-from ..rules.base import any_function, name
+from ..rules.base import any_function, name, takes_streams
 from ..rules.reductions import fold
 from ..table import entry_of, known, known_classes
 from .sharding import Sharding, check_said, classes, said_of, say, shardings_of
@@ -159,7 +158,7 @@ def take_all(pairs: Iterable[tuple[Any, Any]]) -> None:
 def own_op(node: Apply, values: list[Value]) -> list[Value]:
     """Return what the results are, by the first sharding that the operands suit."""
     ways = shardings_of(node)
-    if ways is None or any(isinstance(var.type, RandomType) for var in node.inputs):
+    if ways is None or takes_streams(node):
         return any_function(node, values)
     values = [unlisted(value) for value in values]
     if all(map(is_replicated, values)):

@@ -35,9 +35,9 @@ from ..domain import (
     Unknown,
     Value,
 )
-from ..rules.base import is_stream
+from ..rules.base import is_stream, takes_streams
 from ..table import told
-from ..walk import apply_rule, takes_streams
+from ..walk import apply_rule
 from .local_statistics import OwnStatistics
 from .streams import Streams
 from .whole import Whole

@@ -13,7 +13,7 @@ from pytensor.tensor.basic import Join
 from pytensor.tensor.elemwise import DimShuffle
 from pytensor.tensor.random.op import RandomVariable
 from pytensor.tensor.random.type import RandomType
-from pytensor.tensor.type import DenseTensorType
+from pytensor.tensor.type import DenseTensorType, TensorType
 
 from ..domain import (
     OwnStream,
@@ -39,7 +39,7 @@ if hasattr(pts, "AdvancedSubtensor1"):
 
 def any_function(node: Apply, values: list[Value]) -> list[Value]:
     """An Op of which nothing is known computes the same from the same."""
-    if any(isinstance(var.type, RandomType) for var in node.inputs):
+    if takes_streams(node):
         raise Refused("draws at random, and each rank has a stream of its own")
     if not all(is_replicated(unlisted(value)) for value in values):
         raise Refused("is not known to work row by row")
@@ -188,6 +188,14 @@ def is_selected_by(mask: Variable, var: Variable, value: Value) -> bool:
 def is_stream(var: Variable) -> bool:
     """Tell whether a variable is the state of a random stream."""
     return isinstance(var.type, RandomType)
+
+
+def takes_streams(node: Apply) -> bool:
+    """Tell whether a random stream is among the inputs of a node."""
+    for var in node.inputs:
+        if type(var.type) is not TensorType and is_stream(var):
+            return True
+    return False
 
 
 def by_streams(rule: Callable, node: Apply, values: list[Value]) -> list[Value]:

@@ -9,7 +9,6 @@ import pytensor.tensor as pt
 from pytensor.compile.builders import OpFromGraph
 from pytensor.graph.basic import Apply, Variable
 from pytensor.scan.op import Scan
-from pytensor.tensor.random.type import RandomType
 
 from ...ops import COLLECTIVES, AllReduce
 from ...user_frames import made_in
@@ -32,7 +31,7 @@ from ..domain import (
 from ..lengths import Length, Symbol, size, value_of
 from ..padded import Made, Padder, is_padded, plain
 from ..walk import NodeRule, infer
-from .base import name, op_name
+from .base import name, op_name, takes_streams
 from .rowscans import carried, check_stacked, over_rows
 
 try:
@@ -66,7 +65,7 @@ def op_from_graph(node: Apply, values: list[Value]) -> list[Value]:
 @table.padded(OpFromGraph)
 def within_graph(padder: Padder, node: Apply, values: list[Value]) -> Made:
     """The graph inside, in the place of the Op."""
-    if any(isinstance(var.type, RandomType) for var in node.inputs):
+    if takes_streams(node):
         raise Refused("draws at random")
     return padder.instead(node, inlined)
 

@@ -18,7 +18,6 @@ from pytensor import scalar as ps
 from pytensor.graph.basic import Apply, Variable
 from pytensor.scan.op import Scan
 from pytensor.tensor.elemwise import Elemwise
-from pytensor.tensor.random.type import RandomType
 
 from ...reduce_ops import ReduceOp
 from ..domain import (
@@ -39,7 +38,7 @@ from ..domain import (
 )
 from ..lengths import ONE, value_of
 from ..walk import infer
-from .base import is_short
+from .base import is_short, takes_streams
 from .index import Bounds
 from .reductions import fold
 
@@ -68,7 +67,7 @@ def over_rows(node: Apply, values: list[Value]) -> list[Value]:
     op, steps = node.op, values[0]
     if not isinstance(steps, Replicated) or not steps.exact:
         raise Refused("takes a number of steps that depends on the rows")
-    draws = any(isinstance(var.type, RandomType) for var in node.inputs)
+    draws = takes_streams(node)
     if draws or op.info.as_while or op.info.n_mit_sot or op.info.n_untraced_sit_sot:
         raise Refused("goes along the rows, from one to the next")
     check_stacked(node, values)
