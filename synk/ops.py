@@ -26,7 +26,23 @@ from .reduce_ops import REDUCE_OPS, OutputOp, ReduceOp, check_dtype, check_op
 __all__ = ["all_gather", "all_reduce", "local"]
 
 
-class AllReduce(Op):
+class _Identity(Op):
+    """What on one rank, or compiled by plain PyTensor, hands on its first input."""
+
+    __props__: tuple[str, ...] = ()
+    view_map = {0: [0]}  # noqa: RUF012  as PyTensor declares it
+
+    def make_node(self, *inputs: Any) -> Apply:
+        """Apply the Op to a tensor."""
+        x, *others = inputs
+        return Apply(self, [x, *others], [x.type()])
+
+    def perform(self, node: Apply, inputs: Sequence, output_storage: Sequence) -> None:
+        """Do nothing: this is what a rank alone computes."""
+        output_storage[0][0] = inputs[0]
+
+
+class AllReduce(_Identity):
     """Combines a tensor over all ranks, element by element; every rank gets the result.
 
     Parameters
@@ -40,7 +56,6 @@ class AllReduce(Op):
     """
 
     __props__ = ("op",)
-    view_map = {0: [0]}  # noqa: RUF012  as PyTensor declares it
 
     def __init__(
         self, op: ReduceOp, gradient: str | None = None, of_gather: bool = False
@@ -54,11 +69,7 @@ class AllReduce(Op):
         """Apply the Op to a tensor."""
         (x,) = map(pt.as_tensor_variable, inputs)
         check_dtype(self.op, x.type.numpy_dtype, f"all_reduce of {x}")
-        return Apply(self, [x], [x.type()])
-
-    def perform(self, node: Apply, inputs: Sequence, output_storage: Sequence) -> None:
-        """Do nothing: this is what a rank alone computes."""
-        output_storage[0][0] = inputs[0]
+        return super().make_node(x)
 
     def infer_shape(self, *args: Any) -> Sequence:
         """Return the shape of the input, which comes last of PyTensor's arguments."""
@@ -83,25 +94,14 @@ class AllReduce(Op):
         return f"AllReduce{{{self.op}}}"
 
 
-class AllGather(Op):
+class AllGather(_Identity):
     """Concatenates the rows of all ranks, along axis 0, in their order.
 
     The compiler places it where an operation needs all rows at once.
     """
 
-    __props__ = ()
     op: OutputOp = "gather"
     gradient: str | None = None
-    view_map = {0: [0]}  # noqa: RUF012  as PyTensor declares it
-
-    def make_node(self, *inputs: Any) -> Apply:
-        """Apply the Op to a tensor of rows."""
-        (x,) = inputs
-        return Apply(self, [x], [x.type()])
-
-    def perform(self, node: Apply, inputs: Sequence, output_storage: Sequence) -> None:
-        """Do nothing: a rank alone has all rows."""
-        output_storage[0][0] = inputs[0]
 
 
 class AllStack(Op):
@@ -177,24 +177,12 @@ class AllRows(ViewOp):
         return "all_gather"
 
 
-class OwnRows(Op):
+class OwnRows(_Identity):
     """Says that of a value for all rows, added over the ranks, each is to have its own.
 
     The transpose of `AllRows`, a reduce-scatter. In the serial run it is the identity,
     and so the rules take it. The second input is what the ranks have rows of.
     """
-
-    __props__ = ()
-    view_map = {0: [0]}  # noqa: RUF012  as PyTensor declares it
-
-    def make_node(self, *inputs: Any) -> Apply:
-        """Apply the Op to a value for all rows, and to the rows of this rank."""
-        x, like = inputs
-        return Apply(self, [x, like], [x.type()])
-
-    def perform(self, node: Apply, inputs: Sequence, output_storage: Sequence) -> None:
-        """Do nothing: all rows are those of a rank alone."""
-        output_storage[0][0] = inputs[0]
 
     def infer_shape(self, *args: Any) -> Sequence:
         """Return the shape of the first input; shapes come last of the arguments."""

@@ -93,11 +93,12 @@ def known_classes() -> frozenset[type[Op]]:
     return frozenset(_table)
 
 
-def placement(
-    *classes: Any, takes_unknown: bool = False, takes_some_rows: bool = False
-) -> Callable[[Rule], Rule]:
-    """Make a function the placement of classes of Ops; see `OpEntry`."""
-    words = {"takes_unknown": takes_unknown, "takes_some_rows": takes_some_rows}
+def placement(*classes: Any, **words: Any) -> Callable[[Rule], Rule]:
+    """Make a function the placement of classes of Ops, with what else is known of them.
+
+    The words are those of `OpEntry`.
+    """
+    words = {"takes_unknown": False, "takes_some_rows": False} | words
     return _as("placement", *classes, **words)
 
 
@@ -110,6 +111,14 @@ def _as(word: str, *classes: Any, **words: Any) -> Callable[[Rule], Rule]:
 
     return register
 
+
+VIEW: dict[str, Any] = {
+    "makes_sizes": True,
+    "same_in_jax": True,
+    "by_elements": True,
+    "cost": "view",
+}
+"""What is known of Ops that compute nothing, or what rewrites take away, mostly."""
 
 padded, length = partial(_as, "padded"), partial(_as, "length")
 

@@ -51,14 +51,13 @@ def conv_inputs(node: Apply, values: list[Value]) -> Value:
     return _product([w, y], values[1:], [False, True], True)
 
 
-@table.placement(ConvFilters)
+@table.placement(ConvFilters, padded=product_of_real)
 def conv_filters(node: Apply, values: list[Value]) -> Value:
     """Sum over the images, linear in inputs and outputs."""
     x, _, y = node.inputs
     return _product([x, y], [values[0], values[2]], [True, True], False)
 
 
-table.known(ConvFilters, padded=product_of_real)
 table.known(
     *(Conv, ConvInputs, ConvFilters, LikeInputs, Margins, Patches, PatchesSum),
     *(Pool, PoolOp, SizedPool),

@@ -32,7 +32,7 @@ from .base import apart
 from .shapes import entries, row_axis, row_length
 
 
-@table.placement(DimShuffle, takes_some_rows=True)
+@table.placement(DimShuffle, takes_some_rows=True, **table.VIEW)
 def dimshuffle(node: Apply, values: list[Value]) -> Value:
     """Axes in another order, added or dropped; none is as long as there are rows."""
     (value,) = values
@@ -46,18 +46,15 @@ def dimshuffle(node: Apply, values: list[Value]) -> Value:
     return unlisted(value)
 
 
-table.known(
-    DimShuffle, makes_sizes=True, same_in_jax=True, by_elements=True, cost="view"
-)
-
-
 @table.length(DimShuffle)
 def dimshuffle_length(node: Apply, var: Variable, axis: int) -> Length:
     """That of the axis which comes to lie there."""
     return size(node.inputs[0], node.op.new_order[axis])
 
 
-@table.placement(ptb.Join)
+@table.placement(
+    ptb.Join, makes_sizes=True, same_in_jax=True, by_elements=True, cost="move"
+)
 def join(node: Apply, values: list[Value]) -> Value:
     """Side by side along another axis than the rows'."""
     axis, parts = apart(node, values)
@@ -77,9 +74,6 @@ def join(node: Apply, values: list[Value]) -> Value:
     if rows and len(rows) < len(parts):
         raise Refused("joins rows with something of fixed length")
     return selected(parts)
-
-
-table.known(ptb.Join, makes_sizes=True, same_in_jax=True, by_elements=True, cost="move")
 
 
 @table.length(ptb.Join)
@@ -102,7 +96,7 @@ def diagonal(node: Apply, values: list[Value]) -> Value:
     return value
 
 
-@table.placement(ptb.Split)
+@table.placement(ptb.Split, by_elements=True, cost="view")
 def split(node: Apply, values: list[Value]) -> list[Value]:
     """Cut along another axis than the rows'."""
     axis, (value, sizes) = apart(node, values)
@@ -119,10 +113,7 @@ def split(node: Apply, values: list[Value]) -> list[Value]:
     return [value] * len(node.outputs)
 
 
-table.known(ptb.Split, by_elements=True, cost="view")
-
-
-@table.placement(Reshape)
+@table.placement(Reshape, lengths_from=1, **table.VIEW)
 def reshape(node: Apply, values: list[Value]) -> Value:
     """Rows stay rows, in as many blocks as before, or fewer with axes before them.
 
@@ -150,16 +141,6 @@ def reshape(node: Apply, values: list[Value]) -> Value:
         kind = row_length(lengths[axis])
     layout = _blocks(node, value, axis, kind)
     return Sharded(axis, value.power, kind, layout)
-
-
-table.known(
-    Reshape,
-    lengths_from=1,
-    makes_sizes=True,
-    same_in_jax=True,
-    by_elements=True,
-    cost="view",
-)
 
 
 @table.length(Reshape)

@@ -44,7 +44,13 @@ from .wrapping import check_extreme, is_minimum, keeps_order
 ScalarRule = Callable[[Apply, list[Value]], Value]
 
 
-@table.placement(Elemwise, takes_unknown=True, takes_some_rows=True)
+@table.placement(
+    Elemwise,
+    takes_unknown=True,
+    takes_some_rows=True,
+    makes_sizes=True,
+    by_elements=True,
+)
 def elemwise(node: Apply, values: list[Value]) -> Value:
     """Apply the scalar function's rule; what is broadcast must not touch the rows."""
     if all(value == REPLICATED for value in values):
@@ -75,9 +81,6 @@ def _ruled(rule: ScalarRule, node: Apply, values: list[Value]) -> Value:
     if rule in _COMPUTING and not is_minimum(node):
         check_extreme(node, found)
     return found
-
-
-table.known(Elemwise, makes_sizes=True, by_elements=True)
 
 
 @table.placement(ps.ScalarOp)

@@ -43,7 +43,7 @@ from .rowscans import changed_trail, taken_of_trail
 # -- what is taken
 
 
-@table.placement(*TAKING, Subtensor)
+@table.placement(*TAKING, Subtensor, lengths_from=1, by_elements=True, cost="move")
 def subtensor(node: Apply, values: list[Value]) -> Value:
     """All rows, and some elements of each; or for each row some of what all have."""
     if selecting_mask(node, 1, values) is not None:
@@ -78,7 +78,6 @@ def subtensor(node: Apply, values: list[Value]) -> Value:
     return replace(rows, axis=place + index.ndim + rows.axis, power=value.power)
 
 
-table.known(*TAKING, Subtensor, lengths_from=1, by_elements=True, cost="move")
 table.known(Subtensor, makes_sizes=True, cost="view")
 
 

@@ -103,7 +103,7 @@ def _of_all(value: Value) -> Value:
 # -- reductions
 
 
-@table.placement(CAReduce, takes_some_rows=True)
+@table.placement(CAReduce, takes_some_rows=True, makes_sizes=True, by_elements=True)
 def reduction(node: Apply, values: list[Value]) -> Value:
     """A reduction over the rows is a fold; beside them, it is done for each row."""
     op = _fold_op(node)
@@ -125,9 +125,6 @@ def reduction(node: Apply, values: list[Value]) -> Value:
     if isinstance(value, Partial) and value.op == op:
         return value
     return independent([value])
-
-
-table.known(CAReduce, makes_sizes=True, by_elements=True)
 
 
 def _fold_op(node: Apply) -> ReduceOp | None:
@@ -182,7 +179,7 @@ def reduction_length(node: Apply, var: Variable, axis: int) -> Length:
     return size(source, [i for i in range(source.type.ndim) if i not in gone][axis])
 
 
-@table.placement(ptm.Argmax)
+@table.placement(ptm.Argmax, same_in_jax=True, cost="move")
 def argmax(node: Apply, values: list[Value]) -> Value:
     """Beside the rows, an index for each row."""
     value = unlisted(values[0])
@@ -190,9 +187,6 @@ def argmax(node: Apply, values: list[Value]) -> Value:
     if isinstance(value, Sharded) and value.axis not in axes:
         return _shifted(replace(value, power=0), axes)
     return _of_all(value)
-
-
-table.known(ptm.Argmax, same_in_jax=True, cost="move")
 
 
 @table.padded(ptm.Argmax)
@@ -369,7 +363,7 @@ def labels_of(node: Apply) -> tuple[Sequence[Labels], Labels]:
     return labels, [*stack, *op.outputs_sig[0]]
 
 
-@table.placement(Dot, BatchedDot, takes_some_rows=True)
+@table.placement(Dot, BatchedDot, takes_some_rows=True, makes_sizes=True)
 def dot(node: Apply, values: list[Value]) -> Value:
     """A product of vectors and matrices, or of stacks of matrices."""
     return contract(node.inputs, values, *labels_of(node))
@@ -402,7 +396,6 @@ def blockwise(node: Apply, values: list[Value]) -> list[Value]:
     return [result] * len(node.outputs)
 
 
-table.known(Dot, BatchedDot, makes_sizes=True)
 table.known(Dot, same_in_jax=True)
 
 

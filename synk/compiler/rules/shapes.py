@@ -101,7 +101,7 @@ def _real_length(padder: Padder, new: Any, axis: int) -> Any:
     return padder.real * (new.shape[axis] // padder.padded_rows)
 
 
-@table.placement(ptb.MakeVector, takes_unknown=True)
+@table.placement(ptb.MakeVector, takes_unknown=True, **table.VIEW)
 def make_vector(node: Apply, values: list[Value]) -> Value:
     """A vector of scalars."""
     if all(isinstance(value, (Replicated, Unknown)) for value in values):
@@ -110,11 +110,6 @@ def make_vector(node: Apply, values: list[Value]) -> Value:
         if isinstance(value, Unknown):
             return value
     return selected(values)
-
-
-table.known(
-    ptb.MakeVector, makes_sizes=True, same_in_jax=True, by_elements=True, cost="view"
-)
 
 
 # -- shapes that arrays are given
@@ -160,7 +155,7 @@ def row_length(value: Value) -> str:
 # -- arrays of a given shape
 
 
-@table.placement(ptb.Alloc)
+@table.placement(ptb.Alloc, length=of_numbers(1), lengths_from=1, **table.VIEW)
 def alloc(node: Apply, values: list[Value]) -> Value:
     """A value repeated."""
     if len(values) > 1 and isinstance(values[1], Count):
@@ -184,18 +179,9 @@ def alloc(node: Apply, values: list[Value]) -> Value:
     return Sharded(axis, value.power, row_length(lengths[axis]), None)
 
 
-table.known(
-    ptb.Alloc,
-    length=of_numbers(1),
-    lengths_from=1,
-    makes_sizes=True,
-    same_in_jax=True,
-    by_elements=True,
-    cost="view",  # rewrites take it away, mostly
+@table.placement(
+    ptb.AllocEmpty, length=of_numbers(0), lengths_from=0, same_in_jax=True, cost="move"
 )
-
-
-@table.placement(ptb.AllocEmpty)
 def alloc_empty(node: Apply, values: list[Value]) -> Value:
     """What is to be overwritten goes with everything."""
     if values and isinstance(values[0], Count):
@@ -204,11 +190,6 @@ def alloc_empty(node: Apply, values: list[Value]) -> Value:
     if axis is None:
         return Replicated(None)
     return Sharded(axis, None, row_length(values[axis]), None)
-
-
-table.known(
-    ptb.AllocEmpty, length=of_numbers(0), lengths_from=0, same_in_jax=True, cost="move"
-)
 
 
 def _trail(value: Value | None, lengths: Sequence[Value]) -> Value:
@@ -222,7 +203,7 @@ def _trail(value: Value | None, lengths: Sequence[Value]) -> Value:
     return Trail(value, value, first.offset, "all")
 
 
-@table.placement(ptb.ARange)
+@table.placement(ptb.ARange, lengths_from=0, same_in_jax=True, cost="move")
 def arange(node: Apply, values: list[Value]) -> Value:
     """From 0 to n the numbers of the rows; or of entries of rows in merged axes."""
     start, stop, step = values
@@ -244,9 +225,6 @@ def arange(node: Apply, values: list[Value]) -> Value:
     raise Refused("counts rows, and starts again on every rank")
 
 
-table.known(ptb.ARange, lengths_from=0, same_in_jax=True, cost="move")
-
-
 # -- Ops that hand on what they are given
 
 
@@ -254,13 +232,12 @@ _CONVERTING = (ptb.TensorFromScalar, ptb.ScalarFromTensor)
 _VIEWS = (ViewOp, DeepCopyOp, CpuContiguous, Print, OwnRows)
 
 
-@table.placement(*_VIEWS, *_CONVERTING)
+@table.placement(*_VIEWS, *_CONVERTING, makes_sizes=True)
 def identity(node: Apply, values: list[Value]) -> Value:
     """The first input, as it is."""
     return values[0]
 
 
-table.known(*_VIEWS, *_CONVERTING, makes_sizes=True)
 table.known(*_VIEWS, CheckAndRaise, length=of_input(0))
 table.known(ViewOp, cost="view")
 table.known(*_CONVERTING, same_in_jax=True, by_elements=True, cost="view")
@@ -281,7 +258,7 @@ def unchecked(padder: Padder, node: Apply, values: list[Value]) -> Made:
     return Made([padder.new[var]], [values[0]])
 
 
-@table.placement(SpecifyShape)
+@table.placement(SpecifyShape, length=of_input(0), lengths_from=1, **table.VIEW)
 def specify_shape(node: Apply, values: list[Value]) -> Value:
     """The first input; its rows must not be fixed in number."""
     value, *lengths = values
@@ -301,14 +278,3 @@ def _is_as_long(value: Value, axis: int, length: Value) -> bool:
     if isinstance(value, Trail) and not axis:
         return isinstance(length, Count) and length.offset == value.offset
     return is_replicated(length)
-
-
-table.known(
-    SpecifyShape,
-    length=of_input(0),
-    lengths_from=1,
-    makes_sizes=True,
-    same_in_jax=True,
-    by_elements=True,
-    cost="view",
-)
