@@ -34,7 +34,7 @@ from pytensor.tensor.random.op import RandomVariable
 from pytensor.tensor.shape import Shape, Shape_i
 
 from ..domain import Refused, Replicated, is_replicated, unlisted
-from ..rules.base import is_stream
+from ..rules.base import is_stream, takes_streams
 from .row_draws import RowDraws
 from .whole import Whole
 
@@ -89,16 +89,18 @@ class Streams:
         """Return what stands for draws for rows; None if none are known."""
         if self._draws is None or not isinstance(node.op, (RandomVariable, Scan)):
             return None
-        given = list(inputs)
-        for i, var in enumerate(node.inputs):
-            if is_stream(var):
-                common = self.common(var)
-                if common is None:
-                    return None
-                given[i] = common
+        given = self._with_commons(node, inputs)
         with contextlib.suppress(Refused):
-            return self._draws.place(node, given)
+            return None if given is None else self._draws.place(node, given)
         return None
+
+    def _with_commons(
+        self, node: Apply, inputs: Sequence[Variable]
+    ) -> list[Variable] | None:
+        """Return operands with common streams; None if there is none for one."""
+        pairs = zip(node.inputs, inputs, strict=True)
+        given = [self.common(old) if is_stream(old) else var for old, var in pairs]
+        return None if None in given else given  # type: ignore[return-value]
 
     def ways(
         self, node: Apply, inputs: Sequence[Variable]
@@ -108,29 +110,23 @@ class Streams:
         Ranks without rows draw from common streams as well, so that the other operands
         are then such as they have.
         """
-        places = [i for i, var in enumerate(node.inputs) if is_stream(var)]
-        streams = [node.inputs[i] for i in places]
-        if not places:
+        if not takes_streams(node):
             yield list(inputs), False
             return
-        given = list(inputs)
-        for i in places:
-            given[i] = self.own(node.inputs[i])
-        if self._draws is None or None in map(self.common, streams):
-            yield given, False
-        others = [var for i, var in enumerate(given) if i not in places]
-        if not all(map(self._is_alike, others)):
+        are_streams = list(map(is_stream, node.inputs))
+        common = self._with_commons(node, inputs)
+        if self._draws is None or common is None:
+            given = [*map(self.own, node.inputs)]
+            both = zip(are_streams, given, inputs, strict=True)
+            yield [own if is_one else var for is_one, own, var in both], False
+        if common is None:
             return
+        pairs = list(zip(are_streams, common, strict=True))
+        if not all(is_one or self._is_alike(var) for is_one, var in pairs):
+            return
+        alike = self._whole.on_all_ranks
         with contextlib.suppress(Refused):
-            alike: list[Variable] = []
-            for old, var in zip(node.inputs, given, strict=True):
-                if not is_stream(old):
-                    alike.append(self._whole.on_all_ranks(var))
-                elif (common := self.common(old)) is None:
-                    return
-                else:
-                    alike.append(common)
-            yield alike, True
+            yield [var if is_one else alike(var) for is_one, var in pairs], True
 
     def _is_alike(self, var: Variable) -> bool:
         with contextlib.suppress(Refused):
@@ -162,7 +158,7 @@ class Streams:
 
         Draws from one kind of stream leave the other as it was before them.
         """
-        if not any(map(is_stream, node.inputs)):
+        if not takes_streams(node):
             return
         self._whole.drawn[node] = made
         for old, new in zip(node.outputs, made, strict=True):
