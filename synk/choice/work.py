@@ -32,6 +32,7 @@ from pytensor.tensor.math import Dot
 from pytensor.tensor.shape import Shape, Shape_i
 from pytensor.tensor.special import LogSoftmax, Softmax
 
+from ..compiler.kept import CHEAP as CHEAP_OPS
 from ..compiler.lengths import inferred_shapes
 from ..compiler.table import entry_of
 from ..nn.conv_op import ConvOp
@@ -55,12 +56,6 @@ OTHER = 0.5e-9
 """Seconds of an element that is moved or compared by another Op."""
 
 _DEAREST = (ps.GammaLn, ps.Psi, ps.TriGamma, ps.GammaInc, ps.GammaIncC, ps.BetaInc)
-_CHEAP: tuple[type, ...] = (
-    *(ps.Add, ps.Sub, ps.Mul, ps.TrueDiv, ps.Sqr, ps.Sqrt, ps.Neg, ps.Abs, ps.Sign),
-    *(ps.Identity, ps.Second, ps.Switch, ps.Clip, ps.Cast, ps.Reciprocal),
-    *(ps.ScalarMaximum, ps.ScalarMinimum, ps.LT, ps.GT, ps.LE, ps.GE, ps.EQ, ps.NEQ),
-    *(ps.AND, ps.OR, ps.XOR, ps.Invert, ps.IsNan, ps.IsInf),
-)
 
 _FEW = 64
 """Numbers of a value that is evaluated: lengths, and arrays of them."""
@@ -249,7 +244,7 @@ def _of_element(op: ScalarOp) -> float:
     """Return the seconds of one element of float64."""
     if isinstance(op, Composite):
         return sum(_of_element(node.op) for node in op.fgraph.apply_nodes)
-    if isinstance(op, _CHEAP):
+    if isinstance(op, CHEAP_OPS):
         return CHEAP
     return DEAREST if isinstance(op, _DEAREST) else DEAR
 

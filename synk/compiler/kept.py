@@ -156,7 +156,7 @@ def _has_exp(var: Variable) -> bool:
     """
 
     def scaled(node: Any) -> list[Apply] | None:
-        is_cheap = isinstance(getattr(node.op, "scalar_op", None), _CHEAP)
+        is_cheap = isinstance(getattr(node.op, "scalar_op", None), CHEAP)
         if not (is_cheap or costs_nothing(node)):
             return None
         return [given.owner for given in node.inputs if given.owner is not None]
@@ -195,14 +195,15 @@ def _takes_long(node: Apply) -> bool:
         return not (costs_nothing(node) or isinstance(node.op, _FILLING))
     if isinstance(node.op.scalar_op, _ARITHMETIC):
         return sum(not one for one in node.outputs[0].type.broadcastable) > 1
-    return not isinstance(node.op.scalar_op, _CHEAP)
+    return not isinstance(node.op.scalar_op, CHEAP)
 
 
 _FILLING = (Alloc, AllocEmpty, ARange, Eye, MakeVector)
 _ARITHMETIC = (ps.Add, ps.Sub, ps.Mul, ps.TrueDiv, ps.Sqr, ps.Sqrt)
-_CHEAP: tuple[type, ...] = (
+CHEAP: tuple[type, ...] = (
     *_ARITHMETIC,
     *(ps.Neg, ps.Abs, ps.Sign, ps.Identity, ps.Second, ps.Switch, ps.Clip, ps.Cast),
+    ps.Reciprocal,
     *(ps.ScalarMaximum, ps.ScalarMinimum, ps.LT, ps.GT, ps.LE, ps.GE, ps.EQ, ps.NEQ),
     *(ps.AND, ps.OR, ps.XOR, ps.Invert, ps.IsNan, ps.IsInf),
 )
