@@ -257,7 +257,7 @@ class FunctionSpec(PlacedSpec):
     refused: str | None
     """Why several ranks cannot compute what the serial run does, if they cannot."""
     filled: list[Filled] = field(default_factory=list)
-    """What is asked of the arguments of each call; see `groups`."""
+    """What is asked of the arguments of each call; see `sizes`."""
     own_ops: list[tuple[Any, Any]] = field(default_factory=list)
     """On another rank, what users' Ops were registered as: it pads by that."""
 
