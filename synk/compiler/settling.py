@@ -123,20 +123,14 @@ def _placed(spec: PlacedSpec) -> tuple[PlacedSpec, Known]:
 
 def _write_out(spec: PlacedSpec) -> PlacedSpec:
     """Put the collectives where the user's words are, in what is left as written."""
-    outputs, updates = list(spec.outputs), list(spec.updates)
-    graph = [outputs[i] for i in spec.left_outputs]
-    graph += [updates[i][1] for i in spec.left_updates]
     made = AsWritten(rows_of(spec.counted, spec.others), spec.call)
-    written = iter(made.write(graph))
-    for i in spec.left_outputs:
-        outputs[i] = next(written)
-    for i in spec.left_updates:
-        updates[i] = updates[i][0], next(written)
-    asserted = {**spec.asserted, **made.asserted}
-    spec = replace(spec, outputs=outputs, updates=updates, asserted=asserted)
+    spec = spec.with_left(made.write(spec.left()))
     used = set(ancestors(spec.graph))
-    there = [var for var in spec.call.variables() if var in used]
-    return replace(spec, call_variables=there)
+    return replace(
+        spec,
+        asserted={**spec.asserted, **made.asserted},
+        call_variables=[var for var in spec.call.variables() if var in used],
+    )
 
 
 # -- how the ranks' values combine

@@ -12,7 +12,7 @@ Each is frozen, and what the one before is with more. Graphs only, no processes.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from pytensor.compile import SharedVariable
@@ -199,6 +199,20 @@ class PlacedSpec(Asked):
             ],
             left_updates=[i for i, op in updates if local or op != UNNAMED],
         )
+
+    def left(self) -> list[Variable]:
+        """Return what is computed as the user has written it."""
+        news = [self.updates[i][1] for i in self.left_updates]
+        return [*(self.outputs[i] for i in self.left_outputs), *news]
+
+    def with_left(self, made: Iterable[Variable]) -> PlacedSpec:
+        """Return the function with other graphs for what is left as it is written."""
+        outputs, updates, left = list(self.outputs), list(self.updates), iter(made)
+        for i in self.left_outputs:
+            outputs[i] = next(left)
+        for i in self.left_updates:
+            updates[i] = updates[i][0], next(left)
+        return replace(self, outputs=outputs, updates=updates)
 
     @property
     def _places(self) -> list[Variable]:

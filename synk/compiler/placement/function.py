@@ -85,7 +85,7 @@ class _Placing:
         self.whole = Whole(rows, known, call, has_words(nodes))
         self.own = OwnStatistics(self.whole, spec.keeps_statistics)
         left = [var for node in nodes if is_users(node) for var in node.outputs]
-        left = [*self._left(), *left]
+        left = [*spec.left(), *left]
         self.draws: RowDraws | None = None
         self.drawn: list[Variable] = []
         if not spec.has_own_streams:
@@ -95,11 +95,6 @@ class _Placing:
             left = clone_replace(left, {var: var.type() for var in self.drawn})
         self.streams = Streams(self.whole, left, self.draws)
         self.placer = Placer(self.whole, self.own, self.streams)
-
-    def _left(self) -> list[Variable]:
-        """Return what else the function computes, as it is written."""
-        news = [self.updates[i][1] for i in self.spec.left_updates]
-        return [*(self.outputs[i] for i in self.spec.left_outputs), *news]
 
     def done(self) -> tuple[PlacedSpec, Known]:
         """Return the function with what is placed, and what is known of that."""
@@ -139,11 +134,10 @@ class _Placing:
                 new = _serial(shared, new, plain, self.whole, in_parts)
             self.updates[i] = shared, new
         if self.placer.drawn:
-            left = iter(clone_replace(self._left(), self.placer.drawn))
-            for i in self.spec.left_outputs:
-                self.outputs[i] = next(left)
-            for i in self.spec.left_updates:
-                self.updates[i] = self.updates[i][0], next(left)
+            left = clone_replace(self.spec.left(), self.placer.drawn)
+            made = replace(self.spec, outputs=self.outputs, updates=self.updates)
+            made = made.with_left(left)
+            self.outputs, self.updates = made.outputs, made.updates
 
     def _spec(
         self, nodes: list[Apply], used: set[Variable], streams: list[CommonStream]
