@@ -25,7 +25,13 @@ from test_proof import SPLITS, seeded, wrongs
 import synk
 from synk.compiler import domain, table
 from synk.compiler import padded as padder
-from synk.compiler.domain import REPLICATED, Replicated, Sharded, Unknown
+from synk.compiler.domain import (
+    REPLICATED,
+    Partial,
+    Replicated,
+    Sharded,
+    Unknown,
+)
 from synk.compiler.lengths import Length, remembered, size
 from synk.compiler.padded import CannotPad, Padder
 from synk.compiler.placement.nodes import Nodes
@@ -77,6 +83,12 @@ def any_terms(new, tap, kinds, right=rowscans._terms):
     return [] if found is None else found
 
 
+def not_summed(*args, right=reductions.contract):
+    """Take a sum over the rows for a value of each."""
+    found = right(*args)
+    return Sharded(0, found.power) if isinstance(found, Partial) else found
+
+
 def same_direction(self, other):
     """Take blocks of any length for equal."""
     return self.reverse == other.reverse
@@ -88,7 +100,7 @@ RULES = [
     (domain, "negated", lambda value: value, "rows"),
     (elementwise, "inverse", domain.unlisted, "rows"),
     (index.Index, "is_all", lambda *args: True, "rows"),
-    (reductions, "fold", lambda op, rows: Sharded(0, rows.power), "rows"),
+    (reductions, "contract", not_summed, "rows"),
     (arrangement, "_blocks", lambda *args: domain.IN_ORDER, "loops"),
     (domain, "align", in_one_layout, "loops"),
     (rowscans, "_terms", any_terms, "loops"),
