@@ -51,7 +51,7 @@ def test_a_script_with_the_contracts_of_synkhronos_runs_unmodified():
 
 
 @pytest.mark.usefixtures("scans_in_python")
-@pytest.mark.parametrize("name", ["shared", "training", "scattered"])
+@pytest.mark.parametrize("name", ["shared", "training"])
 def test_scripts_hold_the_contracts_of_synkhronos(name, capfd):
     try:
         runpy.run_path(str(ANCESTORS / f"{name}.py"), run_name="__main__")
