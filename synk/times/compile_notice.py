@@ -21,7 +21,6 @@ import sys
 import threading
 from collections.abc import Callable
 from time import monotonic
-from types import TracebackType
 from typing import Any
 
 AFTER = 2.0
@@ -84,12 +83,8 @@ class Notice:
     """The notice of what is compiled for one function, in the master.
 
     In a ``with`` block, `begin` may be called any number of times, when something is to
-    be compiled; `end`, or the block's end, says that it has been.
-
-    Parameters
-    ----------
-    describe : callable
-        Returns what is compiled, for whom.
+    be compiled; `end`, or the block's end, says that it has been. `describe` returns
+    what is compiled, for whom.
     """
 
     def __init__(self, describe: Callable[[], str]) -> None:
@@ -110,12 +105,7 @@ class Notice:
     def __enter__(self) -> Notice:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if self._line is not None:
             self.end(kind is not None)
 
