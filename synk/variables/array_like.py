@@ -114,10 +114,6 @@ def _no_array(value: Any, name: str) -> str | None:
         return f"{value}, a symbolic variable: pass a value for it"
     if hasattr(value, "toarray") and hasattr(value, "nnz"):
         return f"a sparse matrix: pass {name}.toarray()"
-    return _no_array_either(value, name)
-
-
-def _no_array_either(value: Any, name: str) -> str | None:
     kind = type(value).__name__
     a_kind = f"a value of type {kind}"
     if isinstance(value, dict) and hasattr(value, "data"):  # of scikit-learn

@@ -283,30 +283,23 @@ def in_a_window(array):
 
 
 def test_arrays_come_back_each_for_its_window():
-    rng = np.random.default_rng(0)
     record = np.dtype([("a", "i4"), ("b", "f8")])
+    kinds = [((24,), "f8"), ((), "f8"), ((2, 3), ">f4"), ((2,), record), ((0, 4), "f8")]
+    # Of each kind two, which travel together if they are small.
     arrays = [
-        *(rng.normal(size=24) for _ in range(3)),  # alike: they travel together
-        *(np.array(value) for value in (1.5, 2.5)),
-        *(rng.normal(size=(2, 3)).astype(">f4") for _ in range(2)),
-        *(np.ones(2, record) for _ in range(2)),
-        *(np.zeros((0, 4)) for _ in range(2)),
-        *(rng.normal(size=FEW) for _ in range(2)),
-        rng.normal(size=(3, 2)),
+        np.full(shape, i, dtype)
+        for i, (shape, dtype) in enumerate([*kinds, ((FEW,), "f8")] * 2)
     ]
-    locate, segments, with_windows = Attachments().array, [], []
-    for array in arrays:
-        segment, window = in_a_window(array)
-        segments.append(segment)
-        with_windows.append(({0: window}, 7))
-    found = loads(dumps([*with_windows, None, with_windows[0]], locate))
+    held, windows = zip(*map(in_a_window, arrays), strict=True)
+    assert len(held) == len(windows)
+    told = [({0: window}, 7) for window in windows]
+    found = loads(dumps([*told, None, told[0]], Attachments().array))
     assert found[-2] is None
     assert found[-1][0][0] is found[0][0][0]
     for (outputs, rows), array in zip(found[:-2], arrays, strict=True):
         assert rows == 7
         assert type(outputs[0]) is np.ndarray
-        assert outputs[0].dtype == array.dtype
-        assert outputs[0].shape == array.shape
+        assert (outputs[0].dtype, outputs[0].shape) == (array.dtype, array.shape)
         np.testing.assert_array_equal(outputs[0], array)
     assert loads(dumps([None, 3])) == [None, 3]
 
