@@ -250,7 +250,7 @@ class Worker:
             try:
                 yield
             except BaseException:  # otherwise all locks have been given back
-                self.locks.release_all(*self.medium.locks)
+                self.locks.release_all(self.medium.locks, self.medium.valid)
                 raise
             finally:
                 # What was written belongs to the variables, if this ends early, too.

@@ -16,7 +16,7 @@ import numpy as np
 
 from ..comm.locks import write
 from ..reduce_ops import shares
-from ..rules.centre import Block, Centre, may_come
+from ..rules.centre import Centre, may_come
 from ..rules.gossip import Gossip, Mailboxes
 from ..rules.simulate import Exchange
 from ..rules.sweeps import Sweeper
@@ -92,7 +92,7 @@ class CentreWorker(Worker):
     @contextlib.contextmanager
     def running(self) -> Iterator[None]:
         """Make steps in a ``with`` block; nobody waits for this rank after it."""
-        finished = self.medium.finished(self.rank)
+        finished = self.medium.finished + self.rank
         write(self.medium.words, finished, 0)
         self.local.barrier()  # so that nobody takes another for finished that begins
         try:
@@ -167,24 +167,20 @@ class CentreWorker(Worker):
 
     def _exchange(self, k: int) -> None:
         """Exchange a fragment, block by block, behind whoever came before."""
-        course = self._sweeper.courses[k]
-        self._come(k, course.blocks[0])
-        kind = "send" if self.rule.delay else "exchange"
-        self._sweeper.go(kind, course, is_locked=True)
-        if self.rule.delay:
-            self._sweeper.to_take.append((self.steps + self.rule.delay, k))
-
-    def _come(self, k: int, first: Block) -> None:
-        """Begin an exchange, when it is this rank's turn; take the first lock."""
-        centre, words, rank = self.medium, self.medium.words, self.rank
+        course, centre, delay = self._sweeper.courses[k], self.medium, self.rule.delay
+        lock = centre.locks + course.blocks[0].number
         with self.times.wait():
-            self.locks.acquire_when(centre.lock(first), lambda: self._may_come(k))
-        is_all = self.rule.fragments == 1 and not self.rule.delay
+            self.locks.acquire_when(lock, lambda: self._may_come(k))
+        is_all = self.rule.fragments == 1 and not delay
         if self.rule.order == "turns" and is_all:  # so the next may come behind it
             self.pass_turn(self._turn)
+        # Under the lock: so moves are counted in the order in which ranks sweep.
         move, staleness = self._sweeper.count_move(k)
-        write(words, centre.fetched(rank), move + 1)
-        self.note(move, Exchange(rank, self.steps, k, staleness))
+        write(centre.words, centre.fetched + self.rank, move + 1)
+        self.note(move, Exchange(self.rank, self.steps, k, staleness))
+        self._sweeper.go("send" if delay else "exchange", course, is_locked=True)
+        if delay:
+            self._sweeper.to_take.append((self.steps + delay, k))
 
     def _may_come(self, k: int) -> bool:
         """Tell whether this exchange makes no other rank's next one too stale."""
@@ -192,11 +188,11 @@ class CentreWorker(Worker):
         if most is None or self.rule.order != "free":
             return True
         others = [
-            int(words[self.medium.fetched(rank)])
+            int(words[self.medium.fetched + rank])
             for rank in range(self.n)
-            if rank != self.rank and not words[self.medium.finished(rank)]
+            if rank != self.rank and not words[self.medium.finished + rank]
         ]
-        return may_come(int(words[self.medium.moves(k)]), others, most)
+        return may_come(int(words[self.medium.moves + k]), others, most)
 
 
 class NodeWorker(CentreWorker):
@@ -257,16 +253,16 @@ class GossipWorker(Worker):
 
     def _read(self) -> None:
         boxes, arrays = self.medium, self.parameters.arrays
-        self.acquire(boxes.lock(self.rank))
+        self.acquire(boxes.locks + self.rank)
         if boxes.mail(self.rank)[1]:
             merged = self.parameters.cut(boxes.read(self.rank, joined(arrays)))
             for array, piece in zip(arrays, merged, strict=True):
                 array[...] = piece
-        self.locks.release(boxes.lock(self.rank))
+        self.locks.release(boxes.locks + self.rank)
 
     def _send(self, to: int) -> None:
         boxes = self.medium
-        self.acquire(boxes.lock(to))
+        self.acquire(boxes.locks + to)
         boxes.send(self.rank, to, joined(self.parameters.arrays))
-        self.locks.release(boxes.lock(to))
+        self.locks.release(boxes.locks + to)
         self.note(len(self._exchanges), Exchange(self.rank, self.steps))

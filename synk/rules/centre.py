@@ -57,7 +57,14 @@ class Centre:
     Attributes
     ----------
     words : numpy.ndarray of int64
-        See `lock`, `TURN`, `moves`.
+        `TURN`, and from the numbers on that follow one for each fragment, block or
+        worker.
+    moves : int
+        How often a fragment has moved; that is written under its first lock.
+    locks, valid : int
+        The lock of a block, and which side of it is valid; see `turned`.
+    fetched, finished : int
+        At what move a worker has come last, plus one; whether it makes no more steps.
     given : numpy.ndarray, shape (givers, size)
         What each worker of this machine has given, where all meet.
     sides : dict of str to numpy.ndarray, shape (2, size) or (2, blocks)
@@ -78,13 +85,16 @@ class Centre:
         itemsize = np.dtype(graphs.dtype).itemsize
         self.fragments = _blocks(size, graphs.rule.fragments, itemsize)
         count, fragments = sum(map(len, self.fragments)), len(self.fragments)
-        self._first_lock = _HEAD + fragments
-        self._first_valid = self._first_lock + count
-        self._first_fetched = self._first_valid + count
-        self._workers = workers
+        lengths = _HEAD, fragments, count, count, workers, workers
+        self.moves, self.locks, self.valid, self.fetched, self.finished, end = (
+            itertools.accumulate(lengths)
+        )
+        # The words that go on from one session to the next
+        every = *range(self.moves, self.locks), *range(self.fetched, self.finished)
+        self._counts = [TURN, *every]
         _, start = graphs.start(np.zeros(1))
         forms: dict[str, tuple[tuple[int, ...], Any]] = {
-            "words": ((self._first_fetched + 2 * workers,), "int64"),
+            "words": ((end,), "int64"),
             "given": ((givers, size), graphs.dtype),
         }
         for name, value in start.items():
@@ -102,12 +112,11 @@ class Centre:
 
     def ready(self) -> None:
         """Have all locks free: ranks that died had some; while no rank exchanges."""
-        first, behind = self.locks
-        self.words[first:behind] = 0
+        self.words[self.locks : self.valid] = 0
 
     def state(self) -> Arrays:
         """Return all of the centre's state, and how often it has moved."""
-        found = {name: self._valid(name) for name in self.sides}
+        found = {name: self._read(name) for name in self.sides}
         return found | {"counts": self.words[self._counts]}
 
     def restore(self, state: Arrays) -> None:
@@ -120,9 +129,9 @@ class Centre:
     @property
     def parameters(self) -> np.ndarray:
         """A copy of the centre's parameters."""
-        return self._valid("c")
+        return self._read("c")
 
-    def _valid(self, name: str) -> np.ndarray:
+    def _read(self, name: str) -> np.ndarray:
         """Return a copy of what is valid of a vector, or of a scalar of each block."""
         both = self.sides[name]
         found = np.empty(both.shape[1], both.dtype)
@@ -130,46 +139,14 @@ class Centre:
             start, stop = block.start, block.stop
             if name in self.graphs.scalars:
                 start, stop = block.number, block.number + 1
-            word = int(self.words[self._first_valid + block.number])
+            word = int(self.words[self.valid + block.number])
             side = word ^ self.turned(block.fragment)
             found[start:stop] = both[side, start:stop]
         return found
 
-    # -- the words
-
-    @property
-    def _counts(self) -> list[int]:
-        """The words that go on from one session to the next."""
-        moves = map(self.moves, range(len(self.fragments)))
-        return [TURN, *moves, *map(self.fetched, range(self._workers))]
-
     def turned(self, fragment: int) -> int:
         """Return 1 if all sides of a fragment are the others than their words say."""
-        return int(self.words[self.moves(fragment)]) & 1 if self.moves_at_once else 0
-
-    def lock(self, block: Block) -> int:
-        """Return which word is a block's lock."""
-        return self._first_lock + block.number
-
-    @property
-    def locks(self) -> tuple[int, int]:
-        """The first word that is a lock, and the first behind them.
-
-        There the words begin that say which side of a block is valid.
-        """
-        return self._first_lock, self._first_valid
-
-    def moves(self, fragment: int) -> int:
-        """Return which word counts the moves of a fragment; under its first lock."""
-        return _HEAD + fragment
-
-    def fetched(self, rank: int) -> int:
-        """Return which word says at what move a worker has come last, plus one."""
-        return self._first_fetched + rank
-
-    def finished(self, rank: int) -> int:
-        """Return which word says whether a worker makes no more steps."""
-        return self._first_fetched + self._workers + rank
+        return int(self.words[self.moves + fragment]) & 1 if self.moves_at_once else 0
 
 
 def shared_arrays(

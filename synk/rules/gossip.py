@@ -93,6 +93,7 @@ class Mailboxes:
     Attributes
     ----------
     words : numpy.ndarray of int64
+        From `locks` and from `valid` on one for each mailbox, as in a `Centre`.
     weights : numpy.ndarray of float64, shape (ranks,)
         Of the workers.
     """
@@ -117,6 +118,7 @@ class Mailboxes:
             arrays[name] for name in forms
         )
         self._rule, self._ranks = rule, ranks
+        self.locks, self.valid = _HEAD, _HEAD + ranks
 
     @property
     def parameters(self) -> np.ndarray:
@@ -163,20 +165,11 @@ class Mailboxes:
 
     def ready(self) -> None:
         """Have all locks free."""
-        self.words[_HEAD : _HEAD + self._ranks] = 0
-
-    @property
-    def locks(self) -> tuple[int, int]:
-        """The first word that is a lock, and the first behind them."""
-        return _HEAD, _HEAD + self._ranks
-
-    def lock(self, rank: int) -> int:
-        """Return which word is the lock of a rank's mailbox."""
-        return _HEAD + rank
+        self.words[self.locks : self.valid] = 0
 
     def mail(self, rank: int) -> tuple[np.ndarray, float]:
         """Return what lies in a mailbox, and the weight of it."""
-        side = self.words[_HEAD + self._ranks + rank]
+        side = self.words[self.valid + rank]
         return self._mail[rank, side], float(self._weights[rank, side])
 
     def read(self, rank: int, w: np.ndarray) -> np.ndarray:
@@ -194,7 +187,7 @@ class Mailboxes:
 
     def _put(self, rank: int, mail: np.ndarray | float, weight: float) -> None:
         """Have something else lie in a mailbox."""
-        index = _HEAD + self._ranks + rank
+        index = self.valid + rank
         side = 1 - self.words[index]
         self._mail[rank, side] = mail
         self._weights[rank, side] = weight

@@ -140,7 +140,7 @@ class Sweeper:
         self._group: tuple[float, list[np.ndarray]] = (math.nan, [])
         self._at = np.zeros(WORDS, np.int64)
         self._at[[OWNER, LOOKS, RANK]] = rank + 1, _LOOKS, rank
-        self._at[[FIRST_LOCK, FIRST_VALID]] = centre.locks
+        self._at[[FIRST_LOCK, FIRST_VALID]] = centre.locks, centre.valid
         self.courses = [self.course(blocks) for blocks in centre.fragments]
         self.begin(np.zeros(1))
 
@@ -180,7 +180,7 @@ class Sweeper:
 
         Who calls has the lock of its first block, or is alone.
         """
-        word = self._centre.moves(k)
+        word = self._centre.moves + k
         move = int(self._centre.words[word])
         write(self._centre.words, word, move + 1)
         staleness, self.fetched[k] = move - self.fetched[k], move + 1
@@ -222,7 +222,7 @@ class Sweeper:
         at[TURNED] = centre.turned(course.blocks[0].fragment) if course.blocks else 0
         while not sweep(at, centre.words, *arguments, *states):
             assert self._acquire is not None
-            self._acquire(centre.lock(course.blocks[at[NEXT]]))
+            self._acquire(centre.locks + course.blocks[at[NEXT]].number)
             at[HELD] = at[NEXT]
 
 
