@@ -234,7 +234,8 @@ class _Exchanging(Simulation):
         self._centre.fill(self._start)
         self._sweepers = []
         for rank, worker in enumerate(self.workers):
-            sweeper = Sweeper(self._centre, [size], [worker["w"]].copy, rank, n)
+            where = [worker["w"]].copy  # it returns what the parameters stay in
+            sweeper = Sweeper(self._centre, [size], where, rank, n)
             sweeper.kept = {name: worker[name] for name in sweeper.kept}
             self._sweepers.append(sweeper)
         self._rows_of = np.zeros((n, fragments))  # since the fragment's last exchange
