@@ -338,7 +338,8 @@ class Function:
         known = present.local(), present.are_there, self._usual.serial.timed
         held, plan = self._usual.placement.facts(), self._usual.plans.last.plan
         plans = plan, self._usual.plans.measured
-        return explain(title, self._spec, *known, held, plans, graph)
+        alone = self._usual.alone.times
+        return explain(title, self._spec, *known, held, plans, alone, graph)
 
     @entry
     def build_inputs(

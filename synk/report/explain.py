@@ -18,7 +18,7 @@ from ..programs.programs import Programs
 from ..ranks.context import RankContext
 from ..ranks.forking import nodes as synk_nodes
 from ..ranks.session import SESSION
-from ..times.timing import NODES, PHASES, WAIT, ExchangeTimes, Timed
+from ..times.timing import NODES, PHASES, WAIT, ExchangeTimes, Timed, Times
 from . import facts
 from .bits import bits_of
 from .explanation import Explanation
@@ -38,6 +38,7 @@ def explain(
     timed: Timed | None,
     variables: list[facts.Held],
     plans: tuple[Plan, list[facts.PlanTimes]],
+    alone: Times,
     graph: bool = False,
 ) -> Explanation:
     """Gather the plan of a function and, after calls, its times.
@@ -55,6 +56,8 @@ def explain(
     variables : list of facts.Held
     plans : tuple of (Plan, list of facts.PlanTimes)
         The plan of its calls, and what was measured of those that are possible.
+    alone : Times
+        Of calls that rank 0 has made alone.
     graph : bool
         Whether the stages are to be drawn.
     """
@@ -99,6 +102,7 @@ def explain(
             variables=variables,
             plan=str(plan),
             plans=measured,
+            calls_alone=_calls_alone(alone),
             in_blocks=None if last is None else facts.InBlocks(*last),
             bytes_kept=programs.kept_terms.nbytes,
             draws=draw_facts(spec, programs),
@@ -227,6 +231,14 @@ def _calls(
         milliseconds=times.launched / times.launches * 1e3,
         ranks=ranks,
     )
+
+
+def _calls_alone(times: Times) -> facts.CallsAlone | None:
+    if not times.counted + times.left_out:
+        return None
+    counted, launches = max(1, times.counted), max(1, times.launches)
+    mean = times.launched / launches * 1e3
+    return facts.CallsAlone(times.launches, times.left_out, times.rows / counted, mean)
 
 
 def _of_rank(rank: int, node: int, told: Told, span: float) -> facts.RankTimes:

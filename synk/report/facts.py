@@ -269,6 +269,16 @@ class Calls:
 
 
 @dataclass(frozen=True)
+class CallsAlone:
+    """Calls that rank 0 has made alone, and their means."""
+
+    counted: int
+    left_out: int
+    rows: float
+    milliseconds: float
+
+
+@dataclass(frozen=True)
 class InBlocks:
     """How rank 0 has gone through the rows of the last call: by machine code or not."""
 
@@ -400,6 +410,7 @@ class Facts:
     """How calls are made, and why; see `choice.plan`."""
     plans: list[PlanTimes] = field(default_factory=list)
     """What `synk.tune` has measured."""
+    calls_alone: CallsAlone | None = None
     in_blocks: InBlocks | None = None
     bytes_kept: int = 0
     """Of terms of the data alone, on rank 0."""

@@ -9,6 +9,7 @@ from typing import NamedTuple
 from .facts import (
     Bits,
     Calls,
+    CallsAlone,
     DrawFacts,
     Exchanges,
     Facts,
@@ -64,7 +65,7 @@ def describe(facts: Facts) -> Description:
     """Return what is said of a function."""
     return Description(
         head(facts),
-        [*_plan(facts), Sentence("calls", _calls(facts.calls))],
+        [*_plan(facts), *_all_calls(facts)],
         list(_times(facts)),
         f"{facts.verdict}." if facts.verdict else None,
     )
@@ -263,13 +264,30 @@ def _plan_times(plan: PlanTimes) -> str:
     return text + "; makes the calls" * plan.is_best
 
 
+def _all_calls(facts: Facts) -> Iterator[Sentence]:
+    """Say what calls there were, on all ranks or on one."""
+    if facts.calls is not None or facts.calls_alone is None:
+        yield Sentence("calls", _calls(facts.calls))
+    if (alone := facts.calls_alone) is not None:
+        text = f"{_counted(alone)} by rank 0 alone"
+        if alone.counted:
+            mean = milliseconds(alone.milliseconds)
+            text += f"; {number(alone.rows)} rows; mean {mean}"
+        yield Sentence("calls", text)
+
+
+def _counted(calls: Calls | CallsAlone) -> str:
+    text = f"{calls.counted:,}"
+    if calls.left_out:
+        text += f" (and {calls.left_out} after a compilation, not counted)"
+    return text
+
+
 def _calls(calls: Calls | None) -> str:
     """Say how many calls there were, of how many rows, and what one takes."""
     if calls is None:
         return "none yet"
-    text = f"{calls.counted:,}"
-    if calls.left_out:
-        text += f" (and {calls.left_out} after a compilation, not counted)"
+    text = _counted(calls)
     if calls.milliseconds is None:
         return text
     if calls.rows is not None:

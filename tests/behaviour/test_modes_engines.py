@@ -263,9 +263,14 @@ def alone(auto) -> Iterator[Training]:
         yield steps
 
 
+def calls_alone(function) -> int:
+    found = function.explain().to_dict()["calls_alone"]
+    return found["counted"] + found["left_out"]
+
+
 def test_rank_0_alone_has_all_cores_and_the_others_get_what_it_updates(alone):
     total = synk.function([X], (X @ alone.w).sum(), mode="FAST_COMPILE")
-    own = os.sched_getaffinity(0)
+    own, before = os.sched_getaffinity(0), calls_alone(alone.step)
     for k in range(4):
         alone.check_call()
         assert SEEN["cores"] == CORES
@@ -274,6 +279,7 @@ def test_rank_0_alone_has_all_cores_and_the_others_get_what_it_updates(alone):
             np.testing.assert_allclose(total(VALUES[0]), right, rtol=1e-10)
             assert os.sched_getaffinity(0) == own
             alone.check_variables()
+    assert calls_alone(alone.step) - before == 4
     loss, rows = alone.step(*VALUES)
     alone.expected()
     loss[...] = rows[...] = -1  # they are the caller's
