@@ -35,7 +35,7 @@ from pytensor.tensor.special import LogSoftmax, Softmax
 from ..compiler.kept import CHEAP as CHEAP_OPS
 from ..compiler.lengths import inferred_shapes
 from ..compiler.table import entry_of
-from ..nn.conv_op import ConvOp
+from ..nn.windows import ConvOp
 from ..ops import AllStack, is_collective
 
 Lengths: TypeAlias = tuple[int, ...]

@@ -50,8 +50,8 @@ from pytensor.tensor.math import Dot
 from pytensor.tensor.shape import Reshape
 from pytensor.tensor.signal.conv import Convolve1d
 
-from ..nn.conv_op import ConvOp
 from ..nn.convops import Conv
+from ..nn.windows import ConvOp
 
 PRECISIONS = ("float32", "tensorfloat32", "bfloat16", "float16")
 """What `synk.function` takes."""

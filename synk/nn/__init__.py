@@ -5,29 +5,34 @@ PyTensor's own Ops can say is an ordinary graph.
 """
 
 from . import rows  # noqa: F401  the proof learns of them
-from .activations import elu, log_softmax, relu, selu, softmax
+from .activations import (
+    binary_crossentropy,
+    categorical_crossentropy,
+    elu,
+    log_softmax,
+    relu,
+    selu,
+    sigmoid_binary_crossentropy,
+    softmax,
+)
+from .base import set_kernels
 from .batchnorm import (
     batch_normalization_test,
     batch_normalization_train,
     local_response_normalization,
 )
-from .conv import conv2d, conv3d
-from .conv_gradients import (
+from .conv import (
+    conv2d,
     conv2d_grad_wrt_inputs,
     conv2d_grad_wrt_weights,
     conv2d_transpose,
+    conv3d,
     conv3d_grad_wrt_inputs,
     conv3d_grad_wrt_weights,
     conv3d_transpose,
 )
-from .losses import (
-    binary_crossentropy,
-    categorical_crossentropy,
-    sigmoid_binary_crossentropy,
-)
 from .neighbours import images2neibs, neibs2images
 from .pool import pool_2d, pool_3d
-from .runtime import set_kernels
 
 __all__ = [
     "batch_normalization_test",

@@ -7,8 +7,8 @@ from typing import Any
 import pytensor.tensor as pt
 
 from .base import as_floats, number_like
-from .geometry import as_int, as_ints
 from .poolops import Pool
+from .windows import as_int, as_ints
 
 _LEAST_EPSILON = 1e-5
 

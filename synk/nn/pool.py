@@ -7,9 +7,8 @@ from typing import Any
 import pytensor.tensor as pt
 from pytensor.graph.basic import Variable
 
-from .pool_op import MODES
-from .poolops import Pool
-from .sizedpool import SizedPool, as_sizes, check_sizes
+from .poolops import Pool, SizedPool, as_sizes, check_sizes
+from .windows import MODES
 
 
 def pool_2d(

@@ -1,32 +1,50 @@
 """Pooling in JAX: XLA's windowed reduction; its adjoints as sums over places.
 
-That is slow on the CPU, which has a way of its own: `pool_jax_cpu`. Elsewhere pixels
+That is slow on the CPU, which has a way of its own: `_Windows`. Elsewhere pixels
 are compared with a window's maximum, and a barrier has all who read the pixels read the
 same ones; the CPU's XLA drops barriers before it decides what to compute anew.
+
+Pooling in JAX on the CPU: an axis at a time, by loops that vectorize.
+
+XLA reduces windows there a pixel at a time; with the pixels' places, which the gradient
+of maxima takes, in five times that. A reduction along an axis other than the last takes
+whole rows; so the windows' pixels are laid out along an axis of their own, for each of
+the image's axes in turn. Channels come last meanwhile: that is how XLA convolves, so
+between convolutions nothing is transposed.
+
+Which pixels are a window's maximum is told by that same reduction, as a bit for each
+place in the window. To compare pixels with the maximum afterwards would not do: XLA may
+compute them anew for that, with other roundings, and then none is equal to it. What a
+reduction gives is not computed anew.
+
+``python tests/bench/conv.py`` has the figures.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
+from functools import partial, reduce
 from itertools import product
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from . import pool_jax_cpu
-from .pool_op import PoolOp
+from .windows import PoolOp
 
-_UNROLLED = pool_jax_cpu.PLACES
-"""Larger windows are looped over when they run, and not when they compile."""
+_PLACES = 64
+"""Windows of more pixels have too many for an integer with a bit for each. They are
+looped over when they run, and not when they compile."""
+
+_CHANNELS = 8
+"""Fewer stay where they are: a loop over them alone would be too short."""
 
 
 def pool(op: PoolOp, x: Any) -> Any:
     """Return the maximum, sum or average of each window."""
     if 0 in op.pooled(x.shape):
         return _zeros((*x.shape[: -op.ndim], *op.pooled(x.shape)), x.dtype)
-    return op.averaged(_by_platform(op, pool_jax_cpu.pool, _reduced, x), x.shape)
+    return op.averaged(_by_platform(op, _pool_on_cpu, _reduced, x), x.shape)
 
 
 def grad(op: PoolOp, x: Any, y: Any, g: Any) -> Any:
@@ -35,14 +53,14 @@ def grad(op: PoolOp, x: Any, y: Any, g: Any) -> Any:
         return _zeros(x.shape, x.dtype)
     elsewhere = _spread if op.mode == "max" else _spread_evenly
     g = op.averaged(g, x.shape)
-    return _by_platform(op, pool_jax_cpu.grad, elsewhere, x, y, g)
+    return _by_platform(op, _grad_on_cpu, elsewhere, x, y, g)
 
 
 def pick(op: PoolOp, x: Any, y: Any, v: Any) -> Any:
     """Return the sum of v over those pixels of each window where x equals y."""
     if 0 in y.shape:
         return _zeros(y.shape, y.dtype)
-    return _by_platform(op, pool_jax_cpu.pick, _pick, x, y, v)
+    return _by_platform(op, _pick_on_cpu, _pick, x, y, v)
 
 
 def _by_platform(
@@ -51,7 +69,7 @@ def _by_platform(
     """Return what the function for the platform makes of arrays."""
     import jax
 
-    if prod(op.window) > _UNROLLED:
+    if prod(op.window) > _PLACES:
         return elsewhere(op, *arrays)
     if jax.default_backend() == "cpu":  # the other way need not be traced
         return on_cpu(op, *arrays)
@@ -153,7 +171,7 @@ def _place(op: PoolOp, images: Any, at: Any, pooled: tuple[int, ...]) -> Any:
 def _over_places(op: PoolOp, add: Any, total: Any) -> Any:
     from jax import lax
 
-    if prod(op.window) <= _UNROLLED:
+    if prod(op.window) <= _PLACES:
         for at in product(*map(range, op.window)):
             total = add(total, at)
         return total
@@ -166,3 +184,213 @@ def _over_places(op: PoolOp, add: Any, total: Any) -> Any:
         return add(total, at[::-1])
 
     return lax.fori_loop(0, prod(op.window), body, total)
+
+
+# -- on the CPU
+
+
+def _pool_on_cpu(op: PoolOp, x: Any) -> Any:
+    """Return the maximum of each window, or the sum."""
+    import jax.numpy as jnp
+
+    windows = _Windows(op, x.shape)
+    pixels = windows.channels_last(x)
+    if op.mode != "max":
+        return windows.channels_back(windows.reduced(jnp.add, pixels, 0.0))
+    if any(s < w for s, w in zip(op.stride, op.window, strict=True)):
+        return windows.channels_back(windows.reduced(jnp.maximum, pixels, -np.inf))
+    # Computed once for the gradient as well, for which XLA has to see places used.
+    found = windows.maxima(pixels)
+    values = jnp.where(found.places != 0, found.values, x.dtype.type(np.nan))
+    return windows.channels_back(values)
+
+
+def _grad_on_cpu(op: PoolOp, x: Any, y: Any, g: Any) -> Any:
+    """Return g, the gradient by the maxima or sums y, spread over their pixels."""
+    windows = _Windows(op, x.shape)
+    places = None
+    if op.mode == "max":
+        places = windows.maxima(windows.channels_last(x)).places
+    return windows.channels_back(windows.spread(places, windows.channels_last(g)))
+
+
+def _pick_on_cpu(op: PoolOp, x: Any, y: Any, v: Any) -> Any:
+    """Return the sum of v over those pixels of each window that are its maximum y."""
+    windows = _Windows(op, x.shape)
+    places = windows.maxima(windows.channels_last(x)).places
+    return windows.channels_back(windows.picked(places, windows.channels_last(v)))
+
+
+class _Maxima(NamedTuple):
+    """Windows' maxima, and where in the windows they are.
+
+    Attributes
+    ----------
+    values : array, shape (..., *pooled, channels)
+    places : array of unsigned int, same shape
+        A bit for each place in a window, set where the pixel there is the maximum: all
+        of several that are equal, and none where one is NaN.
+    """
+
+    values: Any
+    places: Any
+
+
+class _Windows:
+    """Windows in images of a shape, whose channels are, or are moved to, the last axis.
+
+    Parameters
+    ----------
+    op : PoolOp
+    shape : tuple of int
+        (..., channels, *image), or an image alone.
+    """
+
+    def __init__(self, op: PoolOp, shape: tuple[int, ...]) -> None:
+        self.op = op
+        self.shape = shape
+        self.leading = len(shape) - op.ndim
+        self.moved = self.leading > 0 and shape[self.leading - 1] >= _CHANNELS
+        if self.moved:
+            self.leading -= 1
+        self.counts = op.pooled(shape)
+
+    def channels_last(self, x: Any) -> Any:
+        """Return images, or as many of another size, with channels last."""
+        import jax.numpy as jnp
+
+        return jnp.moveaxis(x, self.leading, -1) if self.moved else x[..., None]
+
+    def channels_back(self, x: Any) -> Any:
+        """Return what has channels last with channels where the images had them."""
+        import jax.numpy as jnp
+
+        return jnp.moveaxis(x, -1, self.leading) if self.moved else x[..., 0]
+
+    def reduced(self, combine: Callable, x: Any, fill: float) -> Any:
+        """Return each window's pixels combined."""
+        values = self._padded(x, fill)
+        for axis in range(self.op.ndim):
+            values = reduce(combine, self._parts(values, axis))
+        return values
+
+    def maxima(self, x: Any) -> _Maxima:
+        """Return the maximum of each window, and the places where it is."""
+        import jax.numpy as jnp
+        from jax import lax
+
+        values = self._padded(x, -np.inf)
+        places = jnp.ones(values.shape, self._dtype())
+
+        def larger(a: Any, b: Any) -> Any:
+            # Not by jnp's functions, which are functions in the program as well: XLA
+            # (jaxlib 0.10.2) may crash when it compiles a reduction that calls one.
+            (x, mine), (y, other) = a, b
+            zeros = lax.full_like(mine, 0)
+            places = lax.select(x >= y, mine, zeros) | lax.select(y >= x, other, zeros)
+            return lax.max(x, y), places
+
+        for axis, weight in enumerate(self._weights()):
+            bits = [
+                jnp.left_shift(part, places.dtype.type(weight * i))
+                for i, part in enumerate(self._parts(places, axis))
+            ]
+            along = self.leading + axis
+            values, places = lax.reduce(
+                (jnp.stack(self._parts(values, axis), along), jnp.stack(bits, along)),
+                (values.dtype.type(-np.inf), places.dtype.type(0)),
+                larger,
+                (along,),
+            )
+        return _Maxima(values, places)
+
+    def spread(self, places: Any, g: Any) -> Any:
+        """Return what windows have, g, spread over their pixels at some places, or all.
+
+        Along an axis, pixel ``stride * q + r`` is in window ``q - t`` at place ``r +
+        stride * t``, for each t that has it there. So the result is a sum over t of
+        what windows have, repeated `stride` times.
+        """
+        import jax.numpy as jnp
+        from jax import lax
+
+        window, stride = self.op.window, self.op.stride
+        image = zip(self.op.with_margins(self.shape), stride, strict=True)
+        blocks = [-(-size // s) for size, s in image]
+        pixels = [n for pair in zip(blocks, stride, strict=True) for n in pair]
+        shape = (*g.shape[: self.leading], *pixels, g.shape[-1])
+
+        def repeated(of_windows: Any, shifts: tuple[int, ...]) -> Any:
+            axes = zip(self.counts, blocks, shifts, strict=True)
+            ends = [(t, block - count - t, 0) for count, block, t in axes]
+            ends = [(0, 0, 0)] * self.leading + ends + [(0, 0, 0)]
+            shifted = lax.pad(of_windows, of_windows.dtype.type(0), ends)
+            along = [self.leading + 2 * axis + 1 for axis in range(self.op.ndim)]
+            return jnp.broadcast_to(jnp.expand_dims(shifted, along), shape)
+
+        def chosen(shifts: tuple[int, ...]) -> Any:
+            number: Any = np.int32(0)
+            inside: Any = np.True_
+            for axis, weight in enumerate(self._weights()):
+                place: Any = np.int32(stride[axis] * shifts[axis])
+                if stride[axis] > 1:
+                    along = self.leading + 2 * axis + 1
+                    place = place + lax.broadcasted_iota("int32", shape, along)
+                number = number + weight * place
+                inside = inside & (place < window[axis])
+            if places is None:
+                return inside
+            bit = places.dtype.type(1) << number.astype(places.dtype)
+            return inside & (repeated(places, shifts) & bit != 0)
+
+        total = nothing = g.dtype.type(0)
+        axes = zip(window, stride, strict=True)
+        for shifts in product(*(range(-(-w // s)) for w, s in axes)):
+            total += jnp.where(chosen(shifts), repeated(g, shifts), nothing)
+        sizes = [n * s for n, s in zip(blocks, stride, strict=True)]
+        total = total.reshape(*g.shape[: self.leading], *sizes, g.shape[-1])
+        return total[(..., *self.op.inner(self.shape), slice(None))]
+
+    def picked(self, places: Any, v: Any) -> Any:
+        """Return the sum of v over those pixels of each window that are at places."""
+        import jax.numpy as jnp
+
+        v = self._padded(v, 0.0)
+        total = nothing = v.dtype.type(0)
+        for number, at in enumerate(product(*map(range, self.op.window))):
+            part = v
+            for axis, place in enumerate(at):
+                part = self._part(part, axis, place)
+            bit = places.dtype.type(1) << places.dtype.type(number)
+            total += jnp.where(places & bit != 0, part, nothing)
+        return total
+
+    def _padded(self, x: Any, fill: float) -> Any:
+        """Return images with the margins over which windows reach."""
+        import jax.numpy as jnp
+
+        ends = [(0, 0)] * self.leading + [*self.op.margins(self.shape), (0, 0)]
+        return jnp.pad(x, ends, constant_values=fill)
+
+    def _parts(self, x: Any, axis: int) -> list[Any]:
+        """Return for each place along an axis of windows the pixels that are there."""
+        return [self._part(x, axis, place) for place in range(self.op.window[axis])]
+
+    def _part(self, x: Any, axis: int, place: int) -> Any:
+        from jax import lax
+
+        stride = self.op.stride[axis]
+        end = place + (self.counts[axis] - 1) * stride + 1
+        return lax.slice_in_dim(x, place, end, stride, axis=self.leading + axis)
+
+    def _weights(self) -> list[int]:
+        """Return by how much a place's number grows along each axis of a window."""
+        return [prod(self.op.window[axis + 1 :]) for axis in range(self.op.ndim)]
+
+    def _dtype(self) -> str:
+        """Return the integers that have a bit for each place.
+
+        None of 16 bits, of which loops do not shift several at a time.
+        """
+        places = prod(self.op.window)
+        return "uint8" if places <= 8 else "uint32" if places <= 32 else "uint64"

@@ -28,12 +28,10 @@ from ..compiler.domain import (
 )
 from ..compiler.lengths import Length, size
 from ..compiler.rules.reductions import contract, product_of_real
-from .convops import Conv, ConvFilters, ConvInputs
+from .convops import Conv, ConvFilters, ConvInputs, LikeInputs
 from .neighbours import Margins, Patches, PatchesSum
-from .pool_op import PoolOp
-from .poolops import Pool
-from .sizedpool import SizedPool
-from .templates import LikeInputs
+from .poolops import Pool, SizedPool
+from .windows import PoolOp
 
 
 @table.placement(Conv)

@@ -1,8 +1,11 @@
-"""Convolution in numpy: windows as columns of a matrix, and BLAS.
+"""Convolution and pooling in numpy.
+
+A convolution is a product by BLAS of filters and windows, as columns of a matrix.
 
 The columns are as many times larger than the images as a window has pixels; they are
 made for so much of the outputs at a time that they stay in the cache (K. Chellapilla
 et al. 2006, "High performance convolutional neural networks for document processing").
+Pooling takes all windows at once, one place in them at a time.
 """
 
 from __future__ import annotations
@@ -10,12 +13,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import product
 from math import prod
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from .conv_op import ConvOp
-from .geometry import Pads
+from .windows import ConvOp, Pads, PoolOp
 
 Shape = Sequence[int]
 
@@ -137,3 +139,52 @@ def _windows(op: ConvOp, window: Shape, first: int, pixels: Shape) -> Iterator[t
             for start, (_, _, n, s) in zip(starts, axes, strict=True)
         )
         yield (slice(None), slice(None), *at), where
+
+
+def pool(op: PoolOp, x: np.ndarray) -> np.ndarray:
+    """Return the maximum, sum or average of each window."""
+    fill = -np.inf if op.mode == "max" else 0
+    y = np.full((*x.shape[: -op.ndim], *op.pooled(x.shape)), fill, x.dtype)
+    if not y.size:
+        return y
+    padded = pad(x, op.margins(x.shape), fill)
+    for where in _places(op, y.shape):
+        if op.mode == "max":
+            np.maximum(y, padded[where], out=y)
+        else:
+            y += padded[where]
+    return op.averaged(y, x.shape)
+
+
+def grad(op: PoolOp, x: np.ndarray, y: np.ndarray, g: np.ndarray) -> np.ndarray:
+    """Return g, the gradient by y, spread over the pixels that y depends on."""
+    margins = op.margins(x.shape)
+    padded = pad(x, margins, -np.inf) if op.mode == "max" else x
+    g = op.averaged(g, x.shape)
+    total = pad(np.zeros(x.shape, x.dtype), margins)
+    for where in _places(op, g.shape) if g.size else ():
+        total[where] += np.where(padded[where] == y, g, 0) if op.mode == "max" else g
+    inner: Any = op.inner(x.shape)
+    return total[(..., *inner)]
+
+
+def pick(op: PoolOp, x: np.ndarray, y: np.ndarray, v: np.ndarray) -> np.ndarray:
+    """Return the sum of v over those pixels of each window where x equals y."""
+    margins = op.margins(x.shape)
+    x, v = pad(x, margins, -np.inf), pad(v, margins)
+    total = np.zeros(y.shape, y.dtype)
+    for where in _places(op, y.shape) if y.size else ():
+        total += np.where(x[where] == y, v[where], 0)
+    return total
+
+
+def _places(op: PoolOp, pooled: tuple[int, ...]) -> Iterator[Any]:
+    """Yield where each place of the windows lies in padded images."""
+    for at in product(*map(range, op.window)):
+        yield (
+            ...,
+            *(
+                slice(i, i + (n - 1) * s + 1, s)
+                for i, n, s in zip(at, pooled[-op.ndim :], op.stride, strict=True)
+            ),
+        )

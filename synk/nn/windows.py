@@ -1,0 +1,300 @@
+"""How windows lie in images: sizes, padding and strides, and what Ops share of them.
+
+Sizes are Python ints here, or None where they are not known.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from .base import KernelOp, as_floats
+
+Pads = tuple[tuple[int, int], ...]
+Border = str | tuple[tuple[int, int], ...]
+
+
+def as_int(value: Any, what: str) -> int:
+    """Return an int from an int, or from a constant of PyTensor."""
+    value = getattr(value, "data", value)
+    try:
+        return operator.index(value.item() if hasattr(value, "item") else value)
+    except (TypeError, ValueError):
+        raise TypeError(f"{what} must be known ints, got {value!r}") from None
+
+
+def as_ints(values: Any, ndim: int, what: str, least: int) -> tuple[int, ...]:
+    """Return an int for each of `ndim` axes; one int stands for all of them."""
+    if isinstance(values, (int,)) or not isinstance(values, Sequence):
+        values = [values] * ndim
+    numbers = tuple(as_int(value, what) for value in values)
+    if len(numbers) != ndim:
+        raise ValueError(f"{what} must be one int or {ndim}, got {numbers}")
+    if any(number < least for number in numbers):
+        raise ValueError(f"{what} must be at least {least}, got {numbers}")
+    return numbers
+
+
+def as_border(mode: Any, ndim: int) -> Border:
+    """Return a border mode as "half", "full", or what to pad at each end."""
+    if isinstance(mode, str):
+        if mode == "valid":
+            return ((0, 0),) * ndim
+        if mode in ("half", "full"):
+            return mode
+        raise ValueError(
+            "border_mode must be 'valid', 'full', 'half', or numbers of pixels;"
+            f" got {mode!r}"
+        )
+    sides = list(mode) if isinstance(mode, Sequence) else [mode] * ndim
+    if len(sides) != ndim:
+        raise ValueError(f"border_mode must have {ndim} entries, got {mode!r}")
+    pads = [as_ints(side, 2, "border_mode", 0) for side in sides]
+    return tuple((low, high) for low, high in pads)
+
+
+def dilated(size: int, dilation: int) -> int:
+    """Return how far a filter reaches."""
+    return (size - 1) * dilation + 1
+
+
+def pads_of(border: Border, kernel: Sequence[int], dilation: Sequence[int]) -> Pads:
+    """Return what to pad at both ends of each axis, for filters of a size."""
+    if not isinstance(border, str):
+        return border
+    reaches = [dilated(k, d) for k, d in zip(kernel, dilation, strict=True)]
+    if border == "half":
+        return tuple((reach // 2, reach // 2) for reach in reaches)
+    return tuple((reach - 1, reach - 1) for reach in reaches)
+
+
+def conv_length(
+    size: int, kernel: int, pad: tuple[int, int], stride: int, dilation: int
+) -> int:
+    """Return the length of a convolution's output along an axis."""
+    room = size + pad[0] + pad[1] - dilated(kernel, dilation)
+    if room < 0:
+        raise ValueError(
+            f"filters that reach over {dilated(kernel, dilation)} pixels do not fit"
+            f" into {size} pixels padded by {pad[0]} and {pad[1]}"
+        )
+    return room // stride + 1
+
+
+def input_length(
+    length: int, kernel: int, pad: tuple[int, int], stride: int, dilation: int
+) -> int:
+    """Return the least length of an input whose convolution has a length."""
+    return (length - 1) * stride + dilated(kernel, dilation) - pad[0] - pad[1]
+
+
+def pool_length(
+    size: int, window: int, stride: int, pad: int, ignore_border: bool
+) -> int:
+    """Return the number of windows along an axis.
+
+    Without `ignore_border` there are as many as it takes to see every pixel, provided
+    that strides are not longer than windows; those at the end may be cut short.
+    """
+    if ignore_border:
+        return max(0, (size + 2 * pad - window) // stride + 1)
+    if stride >= window:
+        return max(0, (size - 1) // stride + 1)
+    return max(0, (size - 1 - window + stride) // stride) + 1 if size else 0
+
+
+class ConvOp(KernelOp):
+    """What the three have in common: how windows lie in an image.
+
+    Parameters
+    ----------
+    border : "half", "full" or a pair of ints for each axis of the image
+    stride, dilation : tuple of int
+    flip : bool
+        To convolve, and not to correlate.
+    groups : int
+        Into how many the channels are divided.
+    """
+
+    __props__ = ("border", "stride", "dilation", "flip", "groups")
+
+    def __init__(
+        self,
+        border: Border,
+        stride: tuple[int, ...],
+        dilation: tuple[int, ...],
+        flip: bool = True,
+        groups: int = 1,
+    ) -> None:
+        self.border = border
+        self.stride = stride
+        self.dilation = dilation
+        self.flip = flip
+        self.groups = groups
+
+    @property
+    def ndim(self) -> int:
+        """The number of axes of an image."""
+        return len(self.stride)
+
+    def sibling(self, cls: type[ConvOp]) -> ConvOp:
+        """Return one of the two other Ops, with the same parameters."""
+        return cls(self.border, self.stride, self.dilation, self.flip, self.groups)
+
+    def outputs_shape(self, x: Sequence[int], w: Sequence[int]) -> tuple[int, ...]:
+        """Return the shape of the outputs, from those of inputs and filters."""
+        if x[1] != w[1] * self.groups or w[0] % self.groups:
+            raise ValueError(
+                f"inputs of shape {tuple(x)} have {x[1]} channels; filters of shape"
+                f" {tuple(w)} in {self.groups} groups need {w[1] * self.groups}, and"
+                f" their number, {w[0]}, must be a multiple of {self.groups}"
+            )
+        axes = zip(x[2:], w[2:], self.pads(w), self.stride, self.dilation, strict=True)
+        return (x[0], w[0], *(conv_length(*axis) for axis in axes))
+
+    def pads(self, w: Sequence[int]) -> tuple[tuple[int, int], ...]:
+        """Return what to pad at both ends of each axis, for filters of a shape."""
+        return pads_of(self.border, w[2:], self.dilation)
+
+    def symbolic_pads(self, reach: Sequence) -> Sequence:
+        """Return what to pad at both ends together, for filters of some reach."""
+        if not isinstance(self.border, str):
+            return [low + high for low, high in self.border]
+        if self.border == "half":
+            return [r // 2 * 2 for r in reach]
+        return [(r - 1) * 2 for r in reach]
+
+    def check_outputs(
+        self, x: Sequence[int], w: Sequence[int], y: Sequence[int]
+    ) -> None:
+        """Raise unless outputs have the shape that belongs to inputs and filters."""
+        if tuple(y) != (expected := self.outputs_shape(x, w)):
+            raise ValueError(
+                f"inputs of shape {tuple(x)} and filters of shape {tuple(w)} give"
+                f" outputs of shape {expected}, not {tuple(y)}"
+            )
+
+    def checked(self, *variables: Any) -> list[Any]:
+        """Return the inputs of a node, of one dtype and with enough axes."""
+        tensors = as_floats(*variables)
+        for var in tensors:
+            if var.type.ndim != self.ndim + 2:
+                raise TypeError(
+                    f"a convolution of {self.ndim} axes takes tensors of"
+                    f" {self.ndim + 2}, got {var} with {var.type.ndim}"
+                )
+        return tensors
+
+
+MODES = ("max", "sum", "average_inc_pad", "average_exc_pad")
+
+
+class PoolOp(KernelOp):
+    """What the three have in common: how windows lie in an image.
+
+    Parameters
+    ----------
+    window, stride, padding : tuple of int
+        One for each of the last axes.
+    ignore_border : bool
+        To leave out windows that reach over the end.
+    mode : {"max", "sum", "average_inc_pad", "average_exc_pad"}
+    """
+
+    __props__ = ("window", "stride", "padding", "ignore_border", "mode")
+
+    def __init__(
+        self,
+        window: tuple[int, ...],
+        stride: tuple[int, ...],
+        padding: tuple[int, ...],
+        ignore_border: bool,
+        mode: str,
+    ) -> None:
+        self.window = window
+        self.stride = stride
+        self.padding = padding
+        self.ignore_border = ignore_border
+        self.mode = mode
+
+    @property
+    def ndim(self) -> int:
+        """The number of axes of a window."""
+        return len(self.window)
+
+    def sibling(self, cls: type[PoolOp]) -> PoolOp:
+        """Return one of the two other Ops, with the same parameters."""
+        return cls(
+            self.window, self.stride, self.padding, self.ignore_border, self.mode
+        )
+
+    def pooled(self, shape: Sequence[int]) -> tuple[int, ...]:
+        """Return the number of windows along each of the last axes."""
+        axes = zip(
+            shape[-self.ndim :], self.window, self.stride, self.padding, strict=True
+        )
+        return tuple(pool_length(*axis, self.ignore_border) for axis in axes)
+
+    def margins(self, shape: Sequence[int]) -> tuple[tuple[int, int], ...]:
+        """Return how far windows reach over the ends of each of the last axes."""
+        counts = self.pooled(shape)
+        return tuple(
+            (pad, max(0, (count - 1) * stride + window - pad - size))
+            for size, count, window, stride, pad in zip(
+                shape[-self.ndim :],
+                counts,
+                self.window,
+                self.stride,
+                self.padding,
+                strict=True,
+            )
+        )
+
+    def with_margins(self, shape: Sequence[int]) -> list[int]:
+        """Return the lengths of an image's axes with its margins."""
+        sizes = zip(self.margins(shape), shape[-self.ndim :], strict=True)
+        return [low + size + high for (low, high), size in sizes]
+
+    def inner(self, shape: Sequence[int]) -> tuple[slice, ...]:
+        """Return where the image lies that has the margins around it."""
+        sizes = zip(self.margins(shape), shape[-self.ndim :], strict=True)
+        return tuple(slice(low, low + size) for (low, _), size in sizes)
+
+    def averaged(self, y: Any, shape: Sequence[int]) -> Any:
+        """Return sums, or what is as many, over the number of pixels if it is asked.
+
+        Of images of a shape; arrays of numpy or JAX.
+        """
+        if not self.mode.startswith("average"):
+            return y
+        return y / self.counts(shape).astype(y.dtype)
+
+    def counts(self, shape: Sequence[int]) -> np.ndarray:
+        """Return by how many pixels each window's sum is divided; shape of a result."""
+        total = np.ones((1,) * self.ndim)
+        for i, size in enumerate(shape[-self.ndim :]):
+            pad = self.padding[i]
+            starts = np.arange(self.pooled(shape)[i]) * self.stride[i]
+            low, high = (0, size + 2 * pad)
+            if self.mode == "average_exc_pad":
+                low, high = (pad, pad + size)
+            ends = np.minimum(starts + self.window[i], high)
+            along = [1] * self.ndim
+            along[i] = -1
+            inside = np.maximum(ends - np.maximum(starts, low), 1)
+            total = total * inside.reshape(along)
+        return total
+
+    def checked(self, *variables: Any) -> list[Any]:
+        """Return the inputs of a node, of one dtype and with enough axes."""
+        tensors = as_floats(*variables)
+        for var in tensors:
+            if var.type.ndim < self.ndim:
+                raise TypeError(
+                    f"pooling of {self.ndim} axes takes tensors that have them, got"
+                    f" {var} with {var.type.ndim}"
+                )
+        return tensors
