@@ -19,7 +19,6 @@ from pytensor.graph.basic import Variable
 
 from ..choice import records
 from ..choice.engine import (
-    MODES,
     VARIABLE,
     Kind,
     asked_for,
@@ -44,7 +43,7 @@ from ..choice.plan import (
 )
 from ..choice.work import KnownShapes, Work, nbytes_of, work_of
 from ..compiler.spec import FunctionSpec
-from ..engines import described
+from ..engines import ENGINES, described, engine_named
 from ..memory.partition import cuts
 from ..programs.programs import CallKind, Programs, Subset
 from ..ranks.pool import Pool, no_pool
@@ -151,14 +150,14 @@ class Plans:
     def _note_length(self, rows: int, planned: Planned) -> None:
         """Warn, once, where JAX compiles for many numbers of rows."""
         engine = planned.plan.engine or self._named_engine
-        if engine != "JAX" or self._spec.pad:
+        if not engine_named(engine).PER_SHAPE or self._spec.pad:
             return
         self._lengths.add(rows)
         if len(self._lengths) == MANY_LENGTHS:
             text = (
                 f"{self._spec.label} has been called on {MANY_LENGTHS} different"
-                " numbers of rows; JAX compiles for each, which takes a second or so."
-                ' With pad=True it compiles for few, with mode="NUMBA" once'
+                f" numbers of rows; {engine} compiles for each, which takes a second or"
+                ' so. With pad=True it compiles for few, with mode="NUMBA" once'
             )
             warnings.warn(text, UserWarning, stacklevel=callers_level())
 
@@ -381,7 +380,7 @@ class Plans:
         spec, asked = self._spec, engine_asked_for(self._spec)
         why = described(spec.mode) if asked is None else "by SYNK_ENGINE"
         engine = asked or self._named_engine
-        if engine != "numba" or draws_among_rows(spec):
+        if not engine_named(engine).HAS_BLOCKS or draws_among_rows(spec):
             at_once = f"{why} goes through all rows of a rank at once"
             return Plan(asked, why=why, in_one_go=at_once)
         facts = self.facts(rows, arrays)
@@ -408,7 +407,7 @@ class Plans:
         engine, replicas = plan.engine, self._as_made
         if engine is not None:
             if engine not in self._by_engine:
-                mode = None if engine == engine_of(None) else MODES[engine]
+                mode = None if engine == engine_of(None) else engine_named(engine).mode
                 spec = dataclasses.replace(self._spec, mode=mode)
                 self._by_engine[engine] = Replicas(spec)
             replicas = self._by_engine[engine]
@@ -427,5 +426,5 @@ def _state(value: Any) -> int | None:
 def is_of_engine(error: Exception) -> bool:
     """Tell whether an engine has failed, and not the call."""
     package = type(error).__module__.partition(".")[0]
-    is_packages = package in ("jax", "jaxlib", "numba")
+    is_packages = any(package in each.packages for each in ENGINES.values())
     return is_packages or isinstance(error, NotImplementedError)

@@ -11,14 +11,11 @@ integer divided by zero. So it gets graphs of Ops that have no such case.
 
 from __future__ import annotations
 
-import importlib.util
 import os
-import sys
 from collections.abc import Iterable, Sequence
 from typing import Any, Literal, TypeAlias, cast
 
 import pytensor
-from pytensor.compile import get_mode
 from pytensor.compile.builders import OpFromGraph
 from pytensor.graph.basic import Apply, Constant, Variable
 from pytensor.graph.traversal import graph_inputs, io_toposort
@@ -34,15 +31,13 @@ from pytensor.tensor.special import LogSoftmax, Softmax
 
 from ..compiler.spec import FunctionSpec
 from ..compiler.table import entry_of
+from ..engines import ENGINES, engine_for
 from ..engines.jax_bounds import INDEXING, index_entries
 from ..errors import SynkError
 from ..ops import COLLECTIVES, Local, is_collective
 
 VARIABLE = "SYNK_ENGINE"
 """An environment variable: "auto", "default" (PyTensor's mode), or an engine's name."""
-
-MODES = {"JAX": "JAX", "numba": "NUMBA"}
-"""PyTensor's modes, by the engine."""
 
 Kind: TypeAlias = Literal["vectors", "matrices", "other"]
 """What a graph goes through: see `kind_of`."""
@@ -63,9 +58,13 @@ def engines_for(spec: FunctionSpec) -> tuple[str, ...]:
         return ()
     if draws(spec):
         return ()
-    if spec.has_any_bits:
-        return ("numba",)  # no other engine has blocks
-    return ("JAX", "numba") if _has_jax(spec.graph) else ("numba",)
+    return tuple(
+        name
+        for name, engine in ENGINES.items()
+        if (engine.HAS_BLOCKS or not spec.has_any_bits)
+        and engine.can_be_chosen()
+        and (not engine.RAISES_LESS or _are_alike(spec.graph))
+    )
 
 
 def draws(spec: FunctionSpec) -> bool:
@@ -81,7 +80,7 @@ def draws_among_rows(spec: FunctionSpec) -> bool:
 def engine_asked_for(spec: FunctionSpec) -> str | None:
     """Return the engine that the environment names, where the script names no mode."""
     asked = asked_for()
-    return asked if asked in MODES and not is_settled(spec) else None
+    return asked if asked in ENGINES and not is_settled(spec) else None
 
 
 def asked_for() -> str:
@@ -93,8 +92,8 @@ def asked_for() -> str:
         If it is something else.
     """
     asked = os.environ.get(VARIABLE, "") or "auto"
-    if asked not in ("auto", "default", *MODES):
-        known = ", ".join(["auto", "default", *MODES])
+    if asked not in ("auto", "default", *ENGINES):
+        known = ", ".join(["auto", "default", *ENGINES])
         raise SynkError(f"{VARIABLE} is {asked!r}; it can be one of {known}")
     return asked
 
@@ -124,19 +123,7 @@ def is_settled(spec: FunctionSpec) -> bool:
 
 def engine_of(mode: Any) -> str | None:
     """Return the engine of one of PyTensor's modes, if it is one of these."""
-    linker = type(get_mode(mode).linker).__name__
-    names = {"NumbaLinker": "numba", "JAXLinker": "JAX"}
-    return names.get(linker)
-
-
-def _has_jax(graph: list[Variable]) -> bool:
-    if importlib.util.find_spec("jax") is None:
-        return False
-    jax: Any = sys.modules.get("jax")
-    is_untouched = "pytensor.link.jax.dispatch" not in sys.modules
-    if jax is not None and is_untouched and not jax.config.jax_enable_x64:
-        return False  # the script computes in 32 bits by JAX, and is to go on so
-    return _are_alike(graph)
+    return engine_for(mode).name
 
 
 def _are_alike(graph: list[Variable], is_inner: bool = False) -> bool:

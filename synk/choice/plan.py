@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
+from ..engines import ENGINES, engine_named
 from .engine import Kind
 from .work import READ, Work
 
@@ -25,18 +26,8 @@ MEETING = 15e-6
 REDUCED = 0.4e-9
 """Seconds of a byte that is reduced: written to shared memory, added up, and read."""
 
-DISPATCH = {"JAX": 100e-6}
-"""Seconds that a call of an engine takes at least; of others some microseconds."""
-
 SHORT = 0.5e-3
 """Seconds of one core up to which JAX's dispatch is much of a call."""
-
-SLOWER = {"JAX": 1.5}
-"""How many times as long elements take as in numba's loops: of matrices, mostly."""
-
-SERIAL = {"JAX": 0.5}
-"""The part that more threads do not shorten (Amdahl's law), but in products; of others
-it is all."""
 
 SERIAL_OF_PRODUCTS = 0.025
 """The same in products, of BLAS and XLA."""
@@ -86,9 +77,6 @@ again in less time than it takes to ask for them."""
 FEW_KEPT = 1 << 16
 """Bytes that such terms may take, of however few rows they are."""
 
-DEAR_BY_PYTENSOR = {"numba": 2.6}
-"""How many times as long PyTensor by itself takes for functions as ``exp``, which it
-calls number by number in numba mode; as long as synk in other modes."""
 
 CALL = 10e-6
 """Seconds that a call of plain PyTensor takes at least."""
@@ -212,15 +200,17 @@ def _engine(facts: PlanFacts) -> tuple[str | None, str]:
     engines = facts.engines
     if not engines:
         return None, ""
-    if facts.kind == "vectors" and "numba" in engines:
-        return "numba", "by elements, a number or a few a row"
-    if facts.kind == "matrices" and "numba" in engines:
+    looping = next((each for each in engines if ENGINES[each].HAS_BLOCKS), None)
+    other = next((each for each in engines if not ENGINES[each].HAS_BLOCKS), None)
+    if facts.kind == "vectors" and looping:
+        return looping, "by elements, a number or a few a row"
+    if facts.kind == "matrices" and looping:
         if _is_short(facts.work):
-            return "numba", "by elements, and short"
-        if block_of(facts, "numba"):
-            return "numba", "by elements, in blocks"
-    if "JAX" in engines and facts.kind != "vectors":
-        return "JAX", "rows by columns"
+            return looping, "by elements, and short"
+        if block_of(facts, looping):
+            return looping, "by elements, in blocks"
+    if other and facts.kind != "vectors":
+        return other, "rows by columns"
     return engines[0], "the one that there is for it"
 
 
@@ -255,7 +245,7 @@ def block_of(facts: PlanFacts, engine: str | None) -> int:
 
 def why_in_one_go(facts: PlanFacts, engine: str | None) -> str:
     """Say why there are no blocks; nothing if there are."""
-    if engine != "numba":
+    if not engine_named(engine).HAS_BLOCKS:
         return f"{engine or 'this mode'} goes through all rows of a rank at once"
     if not facts.row_bytes or facts.summed is None:
         return "it is not known how much is added up for each row"
@@ -290,14 +280,14 @@ def together_and_alone(facts: PlanFacts, engine: str | None) -> tuple[float, flo
     work = facts.work
     assert work is not None
     each = max(facts.cores // facts.ranks, 1)
-    least = DISPATCH.get(engine or "", 0.0)
+    least = engine_named(engine).costs.dispatch
 
     def at(threads: int) -> tuple[float, float]:
-        serial = SERIAL_OF_PRODUCTS, SERIAL.get(engine or "", 1.0)
+        serial = SERIAL_OF_PRODUCTS, engine_named(engine).costs.serial
         products, elements = (part + (1 - part) / threads for part in serial)
         return products, elements
 
-    slower = SLOWER.get(engine or "", 1.0)
+    slower = engine_named(engine).costs.slower
     elements, common = slower * work.elements, slower * work.common
     of_products, of_elements = at(each)
     mine = work.products * of_products + elements * of_elements
@@ -336,8 +326,8 @@ def predict(facts: PlanFacts) -> Predicted | None:
     plan = choose(facts)
     engine = plan.engine or ("numba" if facts.kind == "vectors" else None)
     together, alone = together_and_alone(facts, engine)
-    more = work.dear * (DEAR_BY_PYTENSOR.get(engine or "", 1.0) - 1)
-    slower = SLOWER.get(engine or "", 1.0)
+    more = work.dear * (engine_named(engine).costs.dear_by_pytensor - 1)
+    slower = engine_named(engine).costs.slower
     elements = slower * (work.elements + work.common) + more
     by_pytensor = CALL + work.products + elements
     return Predicted(alone if plan.is_alone else together, by_pytensor)

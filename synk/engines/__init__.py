@@ -1,48 +1,132 @@
-"""Ways of running a graph on a rank; one file each, with one interface.
+"""Ways of compiling and running a graph on a rank: a table, which other rooms ask.
 
-An engine compiles graphs, and knows how a shared variable holds its value.
+`Engine` is what there is to know of one, with the values for most of PyTensor's modes:
+functions of numpy's arrays, on the host. Another engine says what is otherwise with it;
+CONTRIBUTING.rst shows how one is added.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, Protocol
+import importlib.util
+import sys
+from dataclasses import dataclass
+from typing import Any
 
-from pytensor.compile import SharedVariable, get_mode
-from pytensor.graph.basic import Variable
-from pytensor.link.basic import JITLinker, PerformLinker
+from pytensor.compile import get_mode
+from pytensor.link.basic import JITLinker, Linker, PerformLinker
+from pytensor.link.jax.linker import JAXLinker
+from pytensor.link.numba.linker import NumbaLinker
 
 from . import host, jax
 
 
-class Engine(Protocol):
-    """What a module of this package offers."""
+@dataclass(frozen=True)
+class Costs:
+    """What calls take beside computing, and by how much elements are slower.
 
-    NEEDS_SIZES: bool
-    ON_DEVICE: bool
-    PER_SHAPE: bool
-    HAS_PRECISIONS: bool
+    docs/modes.rst says how the numbers were set.
 
-    def compile_graph(
-        self,
-        inputs: list[Variable],
-        outputs: list[Variable],
-        updates: list[tuple[SharedVariable, Variable]],
-        mode: Any,
-        name: str | None,
-        options: dict[str, Any],
-        precision: str | None = None,
-    ) -> Callable[..., list[Any]]:
-        """Compile a graph to a function of arrays that returns a list of arrays."""
+    Attributes
+    ----------
+    dispatch : float
+        Seconds that a call takes at least, if they are more than some microseconds.
+    slower : float
+        How many times as long elements take as in numba's loops: of matrices, mostly.
+    serial : float
+        The part that more threads do not shorten (Amdahl's law), but in products.
+    dear_by_pytensor : float
+        How many times as long PyTensor alone takes for functions such as ``exp``.
+    """
 
-    def get_value(self, variable: SharedVariable) -> Any:
-        """Return the value of a shared variable itself, an array where they lie."""
+    dispatch: float = 0.0
+    slower: float = 1.0
+    serial: float = 1.0
+    dear_by_pytensor: float = 1.0
 
-    def set_value(self, variable: SharedVariable, value: Any) -> None:
-        """Make what a function has returned the value of a shared variable."""
 
-    def as_output(self, value: Any) -> Any:
-        """Return what a function has returned as an array of numpy's."""
+class Engine:
+    """What compiles graphs; this one by PyTensor, to code for numpy's arrays."""
+
+    name: str | None = None
+    """What plans, records and ``SYNK_ENGINE`` call it; None if it is never chosen."""
+    mode: str | None = None
+    """PyTensor's mode that it is chosen by."""
+    linker: type[Linker] = Linker
+    """What compiles in the modes that are this engine's."""
+    packages: tuple[str, ...] = ()
+    """Whose errors say that it cannot compile a graph, so that another engine is to."""
+    costs = Costs()
+
+    NEEDS_SIZES = False
+    """Whether shapes must follow from those of arguments."""
+    ON_DEVICE = False
+    """Whether values lie where the engine computes: on a GPU, if the rank has one."""
+    PER_SHAPE = False
+    """Whether code is made for each shape of the arguments, when that is first met."""
+    HAS_PRECISIONS = False
+    """Whether products of float32 can be computed in others."""
+    HAS_BLOCKS = False
+    """Whether a compiled loop goes through rows in blocks."""
+    MAKES_CODE_AHEAD = False
+    """Whether one rank can make the machine code for all before the first call."""
+    RAISES_LESS = False
+    """Whether some Ops go on with some number where others raise."""
+
+    compile_graph = staticmethod(host.compile_graph)
+    """Compiles a graph to a function of arrays that returns a list of arrays."""
+    get_value = staticmethod(host.get_value)
+    """Returns the value of a shared variable itself, an array where they lie."""
+    set_value = staticmethod(host.set_value)
+    """Makes what a function has returned the value of a shared variable."""
+    as_output = staticmethod(host.as_output)
+    """Returns what a function has returned as an array of numpy's."""
+
+    def can_be_chosen(self) -> bool:
+        """Tell whether it can compute here, where the script has named no mode."""
+        return True
+
+
+class _Numba(Engine):
+    name, mode, linker, packages = "numba", "NUMBA", NumbaLinker, ("numba",)
+    # PyTensor's loops call such functions number by number, and synk's do not.
+    costs = Costs(dear_by_pytensor=2.6)
+    HAS_BLOCKS = MAKES_CODE_AHEAD = True
+
+
+class _JAX(Engine):
+    name, mode, linker, packages = "JAX", "JAX", JAXLinker, ("jax", "jaxlib")
+    costs = Costs(dispatch=100e-6, slower=1.5, serial=0.5)
+    NEEDS_SIZES = ON_DEVICE = PER_SHAPE = HAS_PRECISIONS = RAISES_LESS = True
+    compile_graph = staticmethod(jax.compile_graph)
+    get_value = staticmethod(jax.get_value)
+    set_value = staticmethod(jax.set_value)
+    as_output = staticmethod(jax.as_output)
+
+    def can_be_chosen(self) -> bool:
+        """Not in a script that computes in 32 bits by JAX, and is to go on so."""
+        if importlib.util.find_spec("jax") is None:
+            return False
+        package: Any = sys.modules.get("jax")
+        is_untouched = "pytensor.link.jax.dispatch" not in sys.modules
+        return not is_untouched or package is None or package.config.jax_enable_x64
+
+
+HOST, JAX = Engine(), _JAX()
+
+ENGINES: dict[str, Engine] = {"JAX": JAX, "numba": _Numba()}
+"""Those that can be chosen."""
+
+
+def engine_for(mode: Any) -> Engine:
+    """Return what compiles graphs in one of PyTensor's modes."""
+    linker = get_mode(mode).linker
+    own = (each for each in ENGINES.values() if isinstance(linker, each.linker))
+    return next(own, HOST)
+
+
+def engine_named(name: str | None) -> Engine:
+    """Return the engine of a plan; None stands for those that have no name."""
+    return HOST if name is None else ENGINES[name]
 
 
 def described(mode: Any) -> str:
@@ -66,9 +150,3 @@ def described(mode: Any) -> str:
 def compiles_in_calls(mode: Any) -> bool:
     """Tell whether machine code is made in a function's first call only."""
     return isinstance(get_mode(mode).linker, JITLinker)
-
-
-def engine_for(mode: Any) -> Engine:
-    """Return what compiles graphs in one of PyTensor's modes."""
-    linker = type(get_mode(mode).linker)
-    return jax if linker.__module__.startswith("pytensor.link.jax") else host

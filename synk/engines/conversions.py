@@ -67,11 +67,6 @@ def own_mode(mode: Any, product_precision: str | None = None) -> Mode:
     return Mode(linker, mode.provided_optimizer, mode.optdb)
 
 
-def is_jax(mode: Any) -> bool:
-    """Tell whether JAX compiles graphs in one of PyTensor's modes."""
-    return isinstance(get_mode(mode).linker, JAXLinker)
-
-
 # -- JAX
 
 

@@ -17,15 +17,6 @@ from .conversions import own_mode
 from .numba_code import ignoring
 from .plain_functions import is_foreign, untold
 
-NEEDS_SIZES = False
-"""Shapes may come as the values of arguments."""
-ON_DEVICE = False
-"""Values lie in the memory of the host."""
-PER_SHAPE = False
-"""Code is made for any shape."""
-HAS_PRECISIONS = False
-"""Products of float32 are computed as such."""
-
 
 def compile_graph(
     inputs: list[Variable],

@@ -43,15 +43,6 @@ from . import host
 from .jax_bounds import Bounds
 from .plain_functions import settle, show_numpys, untold
 
-NEEDS_SIZES = True
-"""Shapes must follow from those of arguments."""
-ON_DEVICE = True
-"""Values lie where JAX computes: on the rank's GPU, if it has one."""
-PER_SHAPE = True
-"""Code is made for each shape of the arguments, when that is first met."""
-HAS_PRECISIONS = True
-"""Products of float32 can be computed in others."""
-
 
 def compile_graph(
     inputs: list[Variable],

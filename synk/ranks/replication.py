@@ -11,8 +11,8 @@ import numpy as np
 from pytensor.compile import SharedVariable
 
 from ..compiler.spec import FunctionSpec
-from ..engines import compiles_in_calls, described, host
-from ..engines.numba_code import ignoring, is_numba
+from ..engines import compiles_in_calls, described, engine_for, host
+from ..engines.numba_code import ignoring
 from ..memory.segment import can_lie_here
 from ..programs.programs import CallKind, Programs, Subset
 from ..times.compile_notice import Notice
@@ -231,10 +231,10 @@ class Replicas:
         if (kind, subset) not in self._prepared:
             self.notice.begin()
             what = self.number, kind, subset
-            in_numba = is_numba(self._spec.mode)
-            if in_numba:
+            makes_ahead = engine_for(self._spec.mode).MAKES_CODE_AHEAD
+            if makes_ahead:
                 programs.compile(kind, subset)
-            told = in_numba, pytensor_settings()
+            told = makes_ahead, pytensor_settings()
             error, *_ = SESSION.run(worker_compile, *what, *told)
             if error is not None:
                 raise error
@@ -260,7 +260,7 @@ def worker_compile(
     number: int,
     kind: CallKind,
     subset: Subset,
-    in_numba: bool,
+    makes_ahead: bool,
     config: dict,
 ) -> Exception | None:
     """Compile a variant on all ranks at the same time; return what rank 0 has raised.
@@ -270,7 +270,7 @@ def worker_compile(
     the machine code while the others compile theirs, who find it in numba's cache then.
     """
     programs, error = context.functions[number], None
-    makes_code = in_numba and context.size > 1
+    makes_code = makes_ahead and context.size > 1
     try:
         if context.rank == 0 and makes_code:
             programs.make_machine_code(kind, subset)

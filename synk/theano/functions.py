@@ -10,7 +10,8 @@ import pytensor
 from pytensor.compile import Out, SharedVariable, UnusedInputError
 from pytensor.graph.replace import clone_replace
 
-from ..engines.conversions import is_jax, own_mode
+from ..engines import engine_for
+from ..engines.conversions import own_mode
 from ..engines.numba_code import ignoring
 from ..engines.plain_functions import show_numpys
 from .compiled import Filled, In, Param, Slot, as_theanos
@@ -96,7 +97,7 @@ def function(
             profile=profile or None,  # debugprint cannot do with False
             on_unused_input=on_unused_input,
         )
-    if is_jax(mode):
+    if engine_for(mode).ON_DEVICE:
         show_numpys(compiled.get_shared())
     compiled = as_theanos(compiled)
     if names is None and not stateful:

@@ -15,7 +15,7 @@ from pytensor.tensor.type import DenseTensorType
 
 from ..also_named import also_named
 from ..cluster.message import Cuts, Here, OfEach
-from ..engines import Engine, host, jax
+from ..engines import HOST, JAX, host, jax
 from ..errors import SplitError
 from ..memory.partition import part, part_lengths
 from ..ranks.context import RankContext
@@ -370,7 +370,7 @@ def worker_reduce(
     for number in numbers:
         groups[weights.get(number, (1,) * context.size)].append(number)
     reduce = devices.reduce if on_devices else _reduce_on_host
-    engine: Engine = jax if on_devices else host
+    engine = JAX if on_devices else HOST
     results: dict[int, Any] = {}
     for of_ranks, some in groups.items():
         found = reduce(context, some, op, of_ranks, to_all)

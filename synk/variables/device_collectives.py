@@ -16,7 +16,7 @@ import numpy as np
 from pytensor.compile import SharedVariable
 
 from ..comm.device import DeviceBuffers, PackedGroup, Transport, make_group, make_rows
-from ..engines import jax
+from ..engines import JAX, jax
 from ..ranks.context import RankContext
 from ..ranks.session import SESSION
 from ..reduce_ops import ReduceOp, check_shapes
@@ -194,4 +194,4 @@ def _store(context: RankContext, launch: int, results: dict[int, Any]) -> None:
     """Make results the values of variables."""
     with in_call(context, launch) as transaction:
         for number, value in results.items():
-            transaction.store(jax, context.variables[number], value)
+            transaction.store(JAX, context.variables[number], value)
