@@ -51,7 +51,7 @@ class Engine:
     """What plans, records and ``SYNK_ENGINE`` call it; None if it is never chosen."""
     mode: str | None = None
     """PyTensor's mode that it is chosen by."""
-    linker: type[Linker] = Linker
+    linker: type[Any] = Linker
     """What compiles in the modes that are this engine's."""
     packages: tuple[str, ...] = ()
     """Whose errors say that it cannot compile a graph, so that another engine is to."""

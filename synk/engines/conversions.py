@@ -82,7 +82,7 @@ class OwnJAXLinker(JAXLinker):
         super().__init__()
         self._precision = product_precision
 
-    def fgraph_convert(
+    def fgraph_convert(  # type: ignore[override]
         self, fgraph: Any, input_storage: Any, storage_map: Any, **kwargs: Any
     ) -> Callable:
         """Convert a graph to a function of JAX's."""
@@ -157,7 +157,7 @@ def _jax_conversions(product_precision: str | None) -> _JAXConversions:
 class OwnNumbaLinker(NumbaLinker):
     """PyTensor's linker for numba, with synk's conversions."""
 
-    def fgraph_convert(self, fgraph: Any, **kwargs: Any) -> Any:
+    def fgraph_convert(self, fgraph: Any, **kwargs: Any) -> Any:  # type: ignore[override]
         """Convert a graph to a function of numba's, and the key of its code."""
         _register_numba()
         return _numba_conversions().with_cache(fgraph, **kwargs)

@@ -11,7 +11,7 @@ import numpy as np
 from pytensor.compile import SharedVariable
 from pytensor.tensor.type import DenseTensorType
 
-from ..engines import host
+from ..engines import HOST, host
 from ..memory.partition import Selection, count, cuts, part_lengths, select
 from ..programs.transaction import Transaction
 from ..ranks.context import RankContext
@@ -147,7 +147,7 @@ def store(
     copies = [_copied(*pair) for pair in zip(variables, values, strict=True)]
     with in_call(context, launch) as transaction:
         for var, value in zip(variables, copies, strict=True):
-            transaction.store(host, var, value)
+            transaction.store(HOST, var, value)
 
 
 def _copied(var: SharedVariable, value: Any) -> Any:
