@@ -8,31 +8,56 @@ from __future__ import annotations
 import contextlib
 import mmap
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from ..memory import descriptors
 
-SUFFIXES = (".npy", ".hkl", ".h5", ".hdf5")
 
-
-class Stored(NamedTuple):
-    """Where an array lies.
+class Place(NamedTuple):
+    """An array in a file.
 
     Attributes
     ----------
-    stamp : tuple
-        What tells the file from itself after a change.
     name : str or None
         Of a dataset, in a file that may have several.
     offset : int or None
         Where its elements begin in the file, one after the other; None, if they are
-        compressed or in pieces, so that h5py must read them.
+        compressed or in pieces, so that they must be read by the format's library.
     is_fortran : bool
         Whether their first index is the one that changes fastest.
+    """
+
+    name: str | None
+    shape: tuple[int, ...]
+    dtype: np.dtype
+    offset: int | None = None
+    is_fortran: bool = False
+
+
+class Format(NamedTuple):
+    """A format of files.
+
+    Attributes
+    ----------
+    find : callable
+        Returns the places of arrays in a file, of these names or, if they are None, of
+        the one that there is. It raises `ValueError` for what is not there.
+    read : callable
+        Returns the array of a name, where that cannot be mapped.
+    """
+
+    find: Callable[[str, Sequence[str] | None], list[Place]]
+    read: Callable[[str, str], np.ndarray]
+
+
+class Stored(NamedTuple):
+    """Where an array lies, in which file; `stamp` tells it from itself after a change.
+
+    See `Place` of the others.
     """
 
     path: str
@@ -64,7 +89,7 @@ class Stored(NamedTuple):
             if self.offset is not None:
                 return self._mapped()
             assert self.name is not None
-            return _read_hdf5(self.path, self.name)
+            return _format_of(self.path).read(self.path, self.name)
 
     def _mapped(self) -> np.ndarray:
         assert self.offset is not None
@@ -87,14 +112,14 @@ def files_of(paths: str | os.PathLike | Sequence) -> list[str]:
         folder = Path(paths)
         found = [folder]
         if folder.is_dir():
-            found = sorted(p for p in folder.iterdir() if p.suffix.lower() in SUFFIXES)
+            found = sorted(p for p in folder.iterdir() if p.suffix.lower() in FORMATS)
     else:
         found = [Path(path) for path in paths]
     if not found:
-        raise ValueError(f"{paths}: no files that end in {', '.join(SUFFIXES)}")
+        raise ValueError(f"{paths}: no files that end in {', '.join(FORMATS)}")
     for path in found:
-        if path.suffix.lower() not in SUFFIXES:
-            raise ValueError(f"{path}: it does not end in {', '.join(SUFFIXES)}")
+        if path.suffix.lower() not in FORMATS:
+            raise ValueError(f"{path}: it does not end in {', '.join(FORMATS)}")
     return list(map(str, found))
 
 
@@ -105,12 +130,8 @@ def stored_in(path: str, names: Sequence[str] | None) -> list[Stored]:
     """
     with damaged(path):
         stamp = _stamp(path)
-        if path.lower().endswith(".npy"):
-            if names is not None and len(names) > 1:
-                raise ValueError(f"it has one array, and no {', '.join(names)}")
-            found = [_of_npy(path, stamp)]
-        else:
-            found = [Stored(path, stamp, *place) for place in _find_hdf5(path, names)]
+        places = _format_of(path).find(path, names)
+        found = [Stored(path, stamp, *place) for place in places]
         for stored in found:
             if stored.dtype.kind not in "biuf" or not stored.shape:
                 raise ValueError(
@@ -119,13 +140,8 @@ def stored_in(path: str, names: Sequence[str] | None) -> list[Stored]:
     return found
 
 
-def _of_npy(path: str, stamp: tuple[int, int]) -> Stored:
-    array = np.load(path, mmap_mode="r")
-    if not isinstance(array, np.memmap):
-        raise ValueError("no array, but an archive of some")
-    is_fortran = array.flags.f_contiguous and not array.flags.c_contiguous
-    where = array.shape, array.dtype, array.offset, is_fortran
-    return Stored(path, stamp, None, *where)
+def _format_of(path: str) -> Format:
+    return FORMATS[Path(path).suffix.lower()]
 
 
 def _stamp(path: str) -> tuple[int, int]:
@@ -147,10 +163,24 @@ def damaged(path: str) -> Iterator[None]:
         raise ValueError(f"{path}: {text}") from error
 
 
-# -- HDF5
+# -- NumPy's files
 
-Place: TypeAlias = tuple[str, tuple[int, ...], np.dtype, int | None]
-"""A dataset's name, shape and dtype, and where its elements begin in the file."""
+
+def _find_npy(path: str, names: Sequence[str] | None) -> list[Place]:
+    if names is not None and len(names) > 1:
+        raise ValueError(f"it has one array, and no {', '.join(names)}")
+    array = np.load(path, mmap_mode="r")
+    if not isinstance(array, np.memmap):
+        raise ValueError("no array, but an archive of some")
+    is_fortran = array.flags.f_contiguous and not array.flags.c_contiguous
+    return [Place(None, array.shape, array.dtype, array.offset, is_fortran)]
+
+
+def _read_npy(path: str, name: str) -> np.ndarray:
+    return np.load(path)
+
+
+# -- HDF5
 
 
 def _find_hdf5(path: str, names: Sequence[str] | None) -> list[Place]:
@@ -162,9 +192,9 @@ def _find_hdf5(path: str, names: Sequence[str] | None) -> list[Place]:
         if names is not None:
             return [found for name in names for found in _named(file, name)]
         # Whatever else is there, such as what pickled objects became, is left alone.
-        found = [place for place in _below(file) if place[2].kind in "biuf"]
+        found = [place for place in _below(file) if place.dtype.kind in "biuf"]
         if len(found) != 1:
-            there = ", ".join(place[0] for place in found) or "none"
+            there = ", ".join(str(place.name) for place in found) or "none"
             raise ValueError(
                 f"one dataset of numbers is expected, there are: {there}; say by names="
                 " which are meant"
@@ -208,7 +238,7 @@ def _place(dataset: Any) -> Place:
     # What was never written has no place, and h5py may name one all the same.
     if layout == h5py.h5d.CONTIGUOUS and dataset.id.get_storage_size() == nbytes > 0:
         offset = dataset.id.get_offset()
-    return dataset.name, tuple(shape), dataset.dtype, offset
+    return Place(dataset.name, tuple(shape), dataset.dtype, offset)
 
 
 def _opened(path: str) -> Any:
@@ -219,3 +249,11 @@ def _opened(path: str) -> Any:
             f"{path}: files of HDF5 need the package h5py: pip install 'synk[hdf5]'"
         ) from error
     return h5py.File(path, "r")
+
+
+_HDF5 = Format(_find_hdf5, _read_hdf5)
+FORMATS = {
+    ".npy": Format(_find_npy, _read_npy),
+    **dict.fromkeys((".hkl", ".h5", ".hdf5"), _HDF5),
+}
+"""By how a file's name ends."""
