@@ -68,11 +68,11 @@ def be_zygote(master: int, requests: int, reports: int, serve: Serve) -> None:
     gc.freeze()  # the collector would otherwise touch, and so copy, every page
     # The master may have ended before the pidfd was opened; the number could be
     # another process's then.
-    master_fd = open_pidfd(master)
-    if os.getppid() == master:
-        # The thread that has started us may end, and the master go on.
-        outlive_parent()
-        _Loop(master_fd.fileno(), requests, reports, serve).run()
+    with open_pidfd(master) as master_fd:
+        if os.getppid() == master:
+            # The thread that has started us may end, and the master go on.
+            outlive_parent()
+            _Loop(master_fd.fileno(), requests, reports, serve).run()
 
 
 class _Loop:
