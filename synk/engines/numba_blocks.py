@@ -53,52 +53,27 @@ CutBy: TypeAlias = Literal["rows", "blocks"] | None
 
 
 class Looped(NamedTuple):
-    """What a loop over blocks has made.
-
-    Attributes
-    ----------
-    entries : numpy.ndarray of float64, shape (subtrees, elements)
-        Of the outputs that go in a tree, side by side.
-    shapes : list of tuple of int
-        Of these.
-    others : list of numpy.ndarray
-        The other outputs.
-    """
+    """What a loop over blocks has made."""
 
     entries: np.ndarray
+    """Outputs that go in a tree, side by side: float64, (subtrees, elements)."""
     shapes: list[tuple[int, ...]]
+    """Of these outputs."""
     others: list[np.ndarray]
 
 
 class Loop:
     """What runs a compiled function for blocks of rows.
 
-    Parameters
-    ----------
-    compiled : Dispatcher
-    shared : list
-        The containers of shared variables whose values it takes after its arguments.
-    trees : int
-        How many outputs go in a tree.
+    The function takes the values of `shared`, containers of variables, after its
+    arguments; of its outputs the first `trees` go in a tree.
     """
 
     def __init__(self, compiled: Any, shared: list[Any], trees: int) -> None:
         self._compiled, self._shared, self._trees = compiled, shared, trees
 
     def __call__(self, size: int, first: int, rows: int, *args: np.ndarray) -> Looped:
-        """Run it on blocks of so many rows.
-
-        Parameters
-        ----------
-        size : int
-            Rows of a block.
-        first : int
-            The number of the first one.
-        rows : int
-            Of all blocks.
-        *args : numpy.ndarray
-            The arguments of the function.
-        """
+        """Run it on blocks of `size` rows, of `rows` in all; `first` is a number."""
         values = [cell.storage[0] for cell in self._shared]
         room = depth(-(-rows // size))
         entries, *made = self._compiled(size, first, room, *args, *values)
@@ -112,17 +87,13 @@ def loop_over_blocks(
     dtypes: Sequence[str],
     takes: Sequence[tuple[int, Way]],
 ) -> Loop | None:
-    """Return what runs a compiled function for blocks of rows.
+    """Return what runs a program of `host.compile_graph` for blocks of rows.
 
     Parameters
     ----------
-    program : callable
-        From `host.compile_graph`.
     cuts : sequence of CutBy
-        How each argument is cut, along its first dimension. Of the first one that is
-        cut by rows is taken how many there are.
-    dtypes : sequence of str
-        Of the outputs.
+        How each argument is cut, along its first dimension. The first one that is cut
+        by rows tells how many there are.
     takes : sequence of (int, Way)
         Which outputs it returns, and how blocks' values come together to them.
 

@@ -54,14 +54,10 @@ def tell(
     changed: Callable[[list[Any]], None],
     moved: Callable[[list[tuple[Any, Any]]], None],
 ) -> None:
-    """Tell methods of variables' values, from now on; they are the only ones.
+    """Tell two methods of variables' values, and no others, from now on.
 
-    Parameters
-    ----------
-    changed : callable
-        Is called with the storage of each variable that a function has updated.
-    moved : callable
-        Is called with pairs (old, new) of arrays that are equal.
+    One gets the storage of each variable that a function has updated, the other pairs
+    (old, new) of arrays that are equal.
     """
     _told.changed, _told.moved = weakref.WeakMethod(changed), weakref.WeakMethod(moved)
     Function.__call__ = _call_and_tell  # type: ignore[method-assign]

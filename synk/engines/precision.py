@@ -119,14 +119,7 @@ def contains_product(node: Apply) -> bool:
 
 
 def in_precision(precision: str, theirs: Callable, op: Any, node: Apply) -> Callable:
-    """Return the function of a product, which is computed in a precision.
-
-    Parameters
-    ----------
-    precision : str
-    theirs, op, node
-        As of all fixes; see `engines.fixes`.
-    """
+    """Return the function of a product, in a precision; a fix of `engines.fixes`."""
     import jax
 
     function = theirs(op, node)
@@ -181,14 +174,8 @@ class Convert(Op):
     """Converts a value of float32 to 16 bits for products, or back.
 
     To PyTensor it is float32 in both cases. What is in 16 bits is seen by views and
-    products only, which take any type in JAX.
-
-    Parameters
-    ----------
-    dtype : str
-        To what.
-    keep : bool
-        Whether all readers are to have this one, and no more exact one.
+    products only, which take any type in JAX. With `keep` all readers are to have this
+    one, and no more exact one.
     """
 
     __props__ = ("dtype", "keep")
@@ -207,12 +194,7 @@ class Convert(Op):
 
 
 class ConvertFactors(GraphRewriter):
-    """Puts `Convert` into a graph that is otherwise ready to be compiled.
-
-    Parameters
-    ----------
-    dtype : {"bfloat16", "float16"}
-    """
+    """Puts `Convert` into a graph that is otherwise ready to be compiled."""
 
     def __init__(self, dtype: str) -> None:
         super().__init__()

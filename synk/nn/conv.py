@@ -62,16 +62,8 @@ def conv2d(
     array([[[[4., 6.],
              [6., 9.]]]])
     """
-    return _conv(
-        2,
-        input,
-        filters,
-        border_mode,
-        subsample,
-        filter_flip,
-        filter_dilation,
-        num_groups,
-    )
+    how = border_mode, subsample, filter_flip, filter_dilation, num_groups
+    return Conv(*_parameters(2, *how))(input, filters)
 
 
 def conv3d(
@@ -99,23 +91,11 @@ def conv3d(
     TensorVariable
         Shape (batch, filters, depth, rows, columns).
     """
-    return _conv(
-        3,
-        input,
-        filters,
-        border_mode,
-        subsample,
-        filter_flip,
-        filter_dilation,
-        num_groups,
-    )
+    how = border_mode, subsample, filter_flip, filter_dilation, num_groups
+    return Conv(*_parameters(3, *how))(input, filters)
 
 
-def _conv(ndim: int, input: Any, filters: Any, *parameters: Any) -> Any:
-    return Conv(*checked_parameters(ndim, *parameters))(input, filters)
-
-
-def checked_parameters(
+def _parameters(
     ndim: int,
     border_mode: Any,
     subsample: Any,
@@ -165,10 +145,8 @@ def conv2d_grad_wrt_inputs(
     TensorVariable
         Shape `input_shape`.
     """
-    parameters = checked_parameters(
-        2, border_mode, subsample, filter_flip, filter_dilation, num_groups
-    )
-    return _grad_inputs(output_grad, filters, input_shape, parameters)
+    how = border_mode, subsample, filter_flip, filter_dilation, num_groups
+    return _grad_inputs(output_grad, filters, input_shape, _parameters(2, *how))
 
 
 def conv3d_grad_wrt_inputs(
@@ -195,10 +173,8 @@ def conv3d_grad_wrt_inputs(
     TensorVariable
         Shape `input_shape`.
     """
-    parameters = checked_parameters(
-        3, border_mode, subsample, filter_flip, filter_dilation, num_groups
-    )
-    return _grad_inputs(output_grad, filters, input_shape, parameters)
+    how = border_mode, subsample, filter_flip, filter_dilation, num_groups
+    return _grad_inputs(output_grad, filters, input_shape, _parameters(3, *how))
 
 
 def _grad_inputs(y: Any, w: Any, shape: Any, parameters: tuple) -> Any:
@@ -237,10 +213,8 @@ def conv2d_grad_wrt_weights(
     TensorVariable
         Shape `filter_shape`.
     """
-    parameters = checked_parameters(
-        2, border_mode, subsample, filter_flip, filter_dilation, num_groups
-    )
-    return _grad_filters(input, output_grad, filter_shape, parameters)
+    how = border_mode, subsample, filter_flip, filter_dilation, num_groups
+    return _grad_filters(input, output_grad, filter_shape, _parameters(2, *how))
 
 
 def conv3d_grad_wrt_weights(
@@ -267,10 +241,8 @@ def conv3d_grad_wrt_weights(
     TensorVariable
         Shape `filter_shape`.
     """
-    parameters = checked_parameters(
-        3, border_mode, subsample, filter_flip, filter_dilation, num_groups
-    )
-    return _grad_filters(input, output_grad, filter_shape, parameters)
+    how = border_mode, subsample, filter_flip, filter_dilation, num_groups
+    return _grad_filters(input, output_grad, filter_shape, _parameters(3, *how))
 
 
 def _grad_filters(x: Any, y: Any, shape: Any, parameters: tuple) -> Any:
@@ -314,10 +286,8 @@ def conv2d_transpose(
     TensorVariable
         Shape (batch, outputs, rows, columns).
     """
-    parameters = checked_parameters(
-        2, border_mode, subsample, filter_flip, filter_dilation, num_groups
-    )
-    return _transpose(input, filters, output_shape, parameters)
+    how = border_mode, subsample, filter_flip, filter_dilation, num_groups
+    return _transpose(input, filters, output_shape, _parameters(2, *how))
 
 
 def conv3d_transpose(
@@ -344,10 +314,8 @@ def conv3d_transpose(
     TensorVariable
         Shape (batch, outputs, depth, rows, columns).
     """
-    parameters = checked_parameters(
-        3, border_mode, subsample, filter_flip, filter_dilation, num_groups
-    )
-    return _transpose(input, filters, output_shape, parameters)
+    how = border_mode, subsample, filter_flip, filter_dilation, num_groups
+    return _transpose(input, filters, output_shape, _parameters(3, *how))
 
 
 def _transpose(y: Any, w: Any, shape: Any, parameters: tuple) -> Any:
