@@ -66,8 +66,8 @@ class Launch:
 
     def __enter__(self) -> Launch:
         pool = SESSION.pool
-        assert pool.context is not None
-        self._transaction = pool.context.transaction
+        # Not of the pool: a handler of signals may just have closed it.
+        self._transaction = SESSION.context.transaction
         pool.control.words[LAUNCH] = self.number = next(_launches)
         # Not by a local variable: a frame that refers to itself stays, with its callers
         # and all that they have, until garbage is collected.
