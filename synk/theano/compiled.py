@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 import copyreg
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -23,7 +23,6 @@ from pytensor.tensor.type import DenseTensorType
 
 __all__ = ["Compiled", "Filled", "In", "Param", "Slot", "as_theanos", "plain"]
 
-_AMBIGUOUS = object()
 _NOT_GIVEN = object()
 
 
@@ -139,41 +138,27 @@ class Slot:
         return make(kind, first, name=self.name, **options)
 
 
-class _Containers:
+class _Containers(dict):
     """What holds values: by a variable, a name, or the place of an input."""
 
     def __init__(self) -> None:
-        self._found: dict[Any, Any] = {}
+        super().__init__()
+        self._ambiguous: set[str] = set()
 
     def add(self, container: Any, name: str | None, *keys: Any) -> None:
-        for key in keys:
-            self._found[key] = container
-        if name is not None:
-            is_other = self._found.get(name, container) is not container
-            self._found[name] = _AMBIGUOUS if is_other else container
-
-    def variables(self) -> Iterator[tuple[Variable, Any]]:
-        for key, container in self._found.items():
-            if isinstance(key, Variable):
-                yield key, container
-
-    def get(self, item: Any) -> Any:
-        return self._found.get(item)
-
-    def __contains__(self, item: Any) -> bool:
-        return item in self._found
+        """Enter a container by some keys, and by its name if no other has that."""
+        self.update(dict.fromkeys(keys, container))
+        if name is not None and self.setdefault(name, container) is not container:
+            self._ambiguous.add(name)
 
     def __getitem__(self, item: Any) -> Any:
-        try:
-            container = self._found[item]
-        except KeyError:
-            names = [key for key in self._found if isinstance(key, str)]
-            raise TypeError(
-                f"Unknown input or state: {item}; there are {', '.join(names)}"
-            ) from None
-        if container is _AMBIGUOUS:
+        if item in self._ambiguous:
             raise TypeError(f"two inputs have the name {item!r}: pass the variable")
-        return container
+        return super().__getitem__(item)
+
+    def __missing__(self, item: Any) -> Any:
+        names = ", ".join(key for key in self if isinstance(key, str))
+        raise TypeError(f"Unknown input or state: {item}; there are {names}")
 
 
 class _LookedInto:
@@ -338,8 +323,9 @@ class Filled(_LookedInto):
             if held is None and slot.state is not None:
                 held = slot.state.container
             found.add(held, slot.name, slot.variable, state, place)
-        for variable, container in inside.variables():
-            found.add(container, variable.name, variable)
+        for variable, container in inside.items():
+            if isinstance(variable, Variable):
+                found.add(container, variable.name, variable)
         return found
 
     def copy(

@@ -47,25 +47,18 @@ def conv2d(
     subsample: Any = (1, 1),
     filter_flip: bool = True,
     image_shape: Any = None,
-    filter_dilation: Any = (1, 1),
-    num_groups: int = 1,
+    *,
     unshared: bool = False,
+    **options: Any,
 ) -> Any:
-    """Convolve images with filters; see ``synk.nn.conv2d``.
+    """Convolve images with filters; ``synk.nn.conv2d``, which has the options.
 
     Shapes are tuples of what is known, and None; `image_shape` is the older name.
     """
     _refuse(unshared)
     known = image_shape if input_shape is None else input_shape
-    return nn.conv2d(
-        _with_shape(input, known),
-        _with_shape(filters, filter_shape),
-        border_mode=border_mode,
-        subsample=subsample,
-        filter_flip=filter_flip,
-        filter_dilation=filter_dilation,
-        num_groups=num_groups,
-    )
+    x, w = _with_shape(input, known), _with_shape(filters, filter_shape)
+    return nn.conv2d(x, w, border_mode, subsample, filter_flip, **options)
 
 
 def conv3d(
@@ -73,22 +66,12 @@ def conv3d(
     filters: Any,
     input_shape: Any = None,
     filter_shape: Any = None,
-    border_mode: Any = "valid",
-    subsample: Any = (1, 1, 1),
-    filter_flip: bool = True,
-    filter_dilation: Any = (1, 1, 1),
-    num_groups: int = 1,
+    *args: Any,
+    **options: Any,
 ) -> Any:
     """Convolve volumes with filters: `conv2d` with one more axis."""
-    return nn.conv3d(
-        _with_shape(input, input_shape),
-        _with_shape(filters, filter_shape),
-        border_mode=border_mode,
-        subsample=subsample,
-        filter_flip=filter_flip,
-        filter_dilation=filter_dilation,
-        num_groups=num_groups,
-    )
+    x, w = _with_shape(input, input_shape), _with_shape(filters, filter_shape)
+    return nn.conv3d(x, w, *args, **options)
 
 
 def conv2d_grad_wrt_inputs(

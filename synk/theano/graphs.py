@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytensor.printing
-from pytensor.gradient import zero_grad
 from pytensor.graph.basic import Variable as _Variable
 from pytensor.graph.basic import equal_computations
 from pytensor.graph.replace import clone_replace
@@ -82,9 +81,6 @@ def inputs(
 
 
 # -- theano.gradient
-
-consider_constant = zero_grad
-"""Older name of `zero_grad`."""
 
 
 def Lop(

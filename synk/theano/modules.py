@@ -26,7 +26,7 @@ from . import gpu
 OURS = "synk.theano"
 PLACE = f"{OURS}:"
 
-_GRADIENT = ".graphs:Lop,Rop,consider_constant"
+_GRADIENT = ".graphs:Lop,Rop pytensor.gradient:consider_constant=zero_grad"
 _SCAN = ".loops:foldl,foldr,map,reduce,scan"
 _FUNCTIONS = ".functions:In,Out,Param,SharedVariable,function,pfunc,shared"
 _NORMALIZATION = (

@@ -107,17 +107,6 @@ class RandomStreams:
     def rstate(self, state: np.random.SeedSequence) -> None:
         self._seeds = copy.deepcopy(state)
 
-    def __getitem__(self, item: Any) -> Any:
-        """Return the generator of a stream: ``srng[u.rng]``."""
-        return item.get_value(borrow=True)
-
-    def __setitem__(self, item: Any, value: Any) -> None:
-        item.set_value(value, borrow=True)
-
-    def updates(self) -> list[tuple[Any, Any]]:
-        """Return the updates of all streams; `function` makes them by itself."""
-        return list(self.state_updates)
-
     def gen(self, op: Callable, *args: Any, **kwargs: Any) -> Any:
         """Draw from one of PyTensor's random variables, with its arguments."""
         (child,) = self._seeds.spawn(1)
