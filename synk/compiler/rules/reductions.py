@@ -85,17 +85,13 @@ def _shifted(rows: Value, axes: Iterable[int]) -> Value:
     return replace(rows, axis=rows.axis - sum(axis < rows.axis for axis in axes))
 
 
-def _beside_rows(axes: Iterable[int], value: Value) -> Value:
-    """Return what a function of the elements along some axes is, for each row."""
+def _beside_rows(axes: Iterable[int] | None, value: Value) -> Value:
+    """Return what a function of the elements along axes is, for each row.
+
+    Of None, the elements of all axes, it is none of rows.
+    """
     value = unlisted(value)
-    if isinstance(value, Sharded) and value.axis in axes:
-        raise Refused("goes along the rows")
-    return independent([value])
-
-
-def _of_all(value: Value) -> Value:
-    """Return what any function of all elements of a value is; raise for rows."""
-    if isinstance(value, Sharded):
+    if isinstance(value, Sharded) and (axes is None or value.axis in axes):
         raise Refused("goes along the rows")
     return independent([value])
 
@@ -186,7 +182,7 @@ def argmax(node: Apply, values: list[Value]) -> Value:
     axes = axes_of(node)
     if isinstance(value, Sharded) and value.axis not in axes:
         return _shifted(replace(value, power=0), axes)
-    return _of_all(value)
+    return _beside_rows(None, value)
 
 
 @table.padded(ptm.Argmax)
@@ -251,7 +247,7 @@ def sort(node: Apply, values: list[Value]) -> Value:
     axis, (value,) = apart(node, values)
     if isinstance(axis, int):
         return _beside_rows({axis}, value)
-    return independent([_of_all(unlisted(value)), axis])
+    return independent([_beside_rows(None, value), axis])
 
 
 @table.placement(SearchsortedOp)
@@ -272,12 +268,11 @@ def cumulative(node: Apply, values: list[Value]) -> Value:
         return value
     if isinstance(value, Partial) and value.op == "sum" and node.op.mode == "add":
         return value
-    if axis is None:
-        return independent([_of_all(value)])
-    if node.op.mode == "add" and isinstance(value, Sharded):
-        _beside_rows({axis}, replace(value, power=0))
+    axes = None if axis is None else {axis}
+    if axes and node.op.mode == "add" and isinstance(value, Sharded):
+        _beside_rows(axes, replace(value, power=0))
         return value
-    return _beside_rows({axis}, value)
+    return _beside_rows(axes, value)
 
 
 @table.padded(CumOp)
