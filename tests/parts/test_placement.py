@@ -320,8 +320,10 @@ def test_random_graphs_are_placed_and_give_the_serial_numbers(names):
 def differences(inputs, graph, own_statistics=False):
     """Return of what the rules say something else than was known when it was placed."""
     asked = Asked(
+        arguments=inputs,
         inputs=inputs,
         bcast_inputs=[],
+        cut=None,
         plain_outputs=graph,
         output_ops=[UNNAMED] * len(graph),
         plain_updates=[],
