@@ -158,7 +158,16 @@ class WorkerDied(SynkError):
         return type(self), (*how, *why, self.history)
 
     def of_rank(self, rank: int) -> WorkerDied:
-        """Return the same death, of what is another rank to all nodes."""
+        """Return the same death, of what is another rank to all nodes.
+
+        Parameters
+        ----------
+        rank : int
+
+        Returns
+        -------
+        WorkerDied
+        """
         _, (_, *others) = self.__reduce__()
         return type(self)(rank if self.rank >= 0 else -1, *others)
 
