@@ -1,12 +1,11 @@
 """What a rank is given: its rows, a stream of its own, and graphs.
 
-Rows are compared with numpy's own indexing and splitting.
+Rows are compared with numpy's own indexing.
 """
 
 from __future__ import annotations
 
 import gc
-import itertools
 import pickle
 
 import numpy as np
@@ -18,7 +17,7 @@ from hypothesis import strategies as st
 from pytensor.graph.traversal import ancestors
 from pytensor.tensor.elemwise import DimShuffle
 
-from synk.memory.partition import count, cuts, part, select
+from synk.memory.partition import select
 from synk.memory.rows import RowTaker
 from synk.ranks.graphs import VariableNumbers, dump_graph, load_graph
 from synk.ranks.streams import value_for_rank
@@ -51,49 +50,6 @@ def batches(draw, length: int):
     dtype = draw(st.sampled_from(["int8", "int32", "int64"]))
     batch = draw(st.sampled_from([rows, tuple(rows), np.array(rows, dtype)]))
     return batch, np.array(rows, int)
-
-
-@few
-@given(st.data())
-def test_a_selection_has_numpys_rows_and_is_cut_as_array_split_does(data):
-    length = data.draw(lengths)
-    batch, index = data.draw(batches(length))
-    rows = np.arange(length)
-    selection = select(batch, length)
-    np.testing.assert_array_equal(rows[selection], rows[index])
-    if isinstance(selection, slice):
-        assert selection.step in (None, 1)
-        assert 0 <= selection.start <= selection.stop <= length
-    else:
-        assert selection.dtype == np.int64
-        assert all(0 <= row < length for row in selection)
-    n = data.draw(st.integers(1, 9))
-    bounds = itertools.pairwise(cuts(count(selection), n))
-    for (start, stop), right in zip(
-        bounds, np.array_split(rows[index], n), strict=True
-    ):
-        np.testing.assert_array_equal(rows[part(selection, start, stop)], right)
-
-
-@pytest.mark.parametrize(
-    ("batch", "error", "match"),
-    [
-        (-1, IndexError, "first -1 of 5 rows"),
-        ([0, -6], IndexError, "row -6, out of range for 5"),
-        (np.array([7], "uint8"), IndexError, "row 7"),
-        (np.array([2**63], "uint64"), IndexError, "row 9223372036854775808"),
-        ([True, False], IndexError, "mask of 2 for 5 rows"),
-        (np.ones(6, bool), IndexError, "mask of 6 for 5 rows"),
-        (True, TypeError, "bool"),
-        (np.True_, (TypeError, ValueError), "batch must"),
-        (["a"], TypeError, "U1"),
-        (2.0, (TypeError, ValueError), "batch must"),
-        (slice(0, 3, 0), ValueError, "step"),
-    ],
-)
-def test_what_is_no_batch_is_refused(batch, error, match):
-    with pytest.raises(error, match=match):
-        select(batch, 5)
 
 
 # -- taking rows ---------------------------------------------------------------------

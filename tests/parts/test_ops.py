@@ -1,4 +1,4 @@
-"""The reduce ops: `combine` in the master, the kernels on the ranks, one meaning."""
+"""The reduce ops in the master: `combine`, values one by one, and trees of blocks."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ from reference import (
     values_of,
 )
 
-from synk.comm.divided import Reduction
 from synk.memory.partition import cuts
 from synk.reduce_ops import (
     AT_ONCE,
@@ -108,76 +107,6 @@ def test_other_kinds_of_values_are_only_gathered():
         check_dtype("gather", np.dtype(dtype), "x")
         with pytest.raises(TypeError, match="cannot reduce"):
             check_dtype("sum", np.dtype(dtype), "x")
-
-
-# -- the kernels ----------------------------------------------------------------------
-
-
-def assert_reduced(op, got, expected, scale, what):
-    """Allow for the rounding of 64-bit integers to float64 in between."""
-    if op == "avg" and got.dtype.name in ("int64", "uint64"):
-        wrong = got.astype(np.longdouble) - expected.astype(np.longdouble)
-        assert np.abs(wrong).max() <= 4 * 2.0**11
-    else:
-        assert_same(got, expected, 2, scale, what)
-
-
-SOME = ["float16", "float64", "int8", "int64", "uint64", "bool", "complex64"]
-"""Each takes a second to compile; sessions of ranks reduce values of all dtypes."""
-
-
-@pytest.mark.parametrize("dtype", SOME)
-def test_the_kernels_reduce_as_combine_does(dtype):
-    for n in (1, 2, 3):
-        check_kernels(dtype, n)
-
-
-def check_kernels(dtype, n):
-    size = 2100  # more than two blocks
-    before = np.stack([values_of(dtype, (size,), rank) for rank in range(n)])
-    weights = np.array([2, 1, 4][:n]) / sum([2, 1, 4][:n])
-    scale = float(np.abs(before).max()) if before.dtype.kind in "fc" else 0
-    for op in ops_of(dtype):
-        right = combine(op, list(before), list(weights))
-        right = finish(right, np.dtype(dtype))
-        for start, stop, targets in ((5, size, n), (1030, 1031, 1), (7, 7, n)):
-            what = f"{op} {start}:{stop}"
-            buffers = before.copy()
-            Reduction(op, buffers, buffers[:targets], 0).run(weights, start, stop)
-            expected = before.copy()
-            expected[:targets, start:stop] = right[start:stop]
-            assert_reduced(op, buffers, expected, scale, what)
-            # Results that lie apart, and the values of the rank that calls elsewhere.
-            buffers, results = before.copy(), before[:1].copy()
-            own = buffers[n - 1, start:stop].copy()
-            buffers[n - 1] = before[0]
-            reduction = Reduction(op, buffers, results, n - 1)
-            reduction.run(weights, start, stop, (own, start))
-            expected = before[:1].copy()
-            expected[:, start:stop] = right[start:stop]
-            assert_reduced(op, results, expected, scale, what)
-
-
-@pytest.mark.parametrize("dtype", ["float16", "float64"])
-def test_the_kernels_leave_out_a_rank_without_weight_and_compare_nan(dtype):
-    values = np.array([[1, np.nan, 3], [np.nan, 2, 2], [0, 0, 5]], dtype)
-    few = np.array([0.0, 0.0, 1.0])
-    rights = {"min": values.min(axis=0), "max": values.max(axis=0), "avg": values[2]}
-    for op, right in rights.items():
-        buffers = values.copy()
-        weights = few if op == "avg" else np.ones(3)
-        Reduction(op, buffers, buffers, 0).run(weights, 0, 3)
-        assert_same(buffers, np.stack([right] * 3))
-
-
-def test_the_kernels_work_on_a_part_of_wider_rows():
-    wide = values_of("float64", (2, 50), 1)
-    before = wide.copy()
-    part = wide[:, 10:20]
-    Reduction("sum", part, part, 0).run(np.ones(2), 2, 8)
-    expected = before.copy()
-    expected[:, 12:18] = reduced("sum", list(before[:, 12:18]))
-    assert_same(wide, expected)
 
 
 # -- values of many ranks are combined at once -----------------------------------------

@@ -15,10 +15,9 @@ from processes import segments_of
 
 from synk.errors import SharedMemoryFull
 from synk.memory import descriptors, limits
-from synk.memory.arena import Arena
 from synk.memory.partition import cuts, part, select
 from synk.memory.proc import start_time
-from synk.memory.segment import LOOK_FROM, Attachments, Segment, describe, layout
+from synk.memory.segment import LOOK_FROM, Attachments, Segment, layout
 from synk.workers import recorder as phases
 from synk.workers.recorder import COMPUTING, EVENTS, MEETING, STAGE, Records, owner_of
 
@@ -58,22 +57,6 @@ def test_attachments_map_once_and_again_after_growing():
     assert segment.nbytes == 8192
     attachments.forget(segment.key)
     assert attachments.segment(*segment.place) is not grown
-
-
-def test_windows_describe_every_dtype_but_objects():
-    for dtype in ("float16", "bool", ">i4", "S7", "datetime64[ns]", "i4,f8"):
-        array = np.zeros(3, dtype)
-        segment, attachments = Segment(100), Attachments()
-        place = segment.array(array.dtype, array.shape)
-        seen = attachments.array(segment.window(place))
-        assert seen.dtype == array.dtype
-        assert np.dtype(describe(array.dtype)) == array.dtype
-    of_both = np.array([(1, None)], [("number", int), ("object", object)])
-    for array in (np.array([None, "text"]), of_both, np.array(3, object)):
-        with pytest.raises(TypeError, match="Python objects of one process"):
-            segment.array(array.dtype, array.shape)
-        with pytest.raises(TypeError, match="Python objects of one process"):
-            Arena().put([array])
 
 
 def test_a_segment_is_its_users_alone_and_no_other_programs():
