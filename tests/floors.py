@@ -44,16 +44,9 @@ _HEADING = re.compile(r"(=+|-+|~+|\^+)")
 class Seen:
     """What a file of tests has of synk's inside.
 
-    Attributes
-    ----------
-    private : list of str
-        Names that are imported.
-    attributes : list of str
-        Those with a leading underscore, of anything but `self` and `cls`.
-    patched : list of str
-        What of synk is set for a test.
-    modules : set of str
-        The modules that are imported, without synk's.
+    `private` are names that are imported, `attributes` those with a leading underscore,
+    of anything but `self` and `cls`, `patched` what of synk is set for a test, and
+    `modules` what is imported, without synk's.
     """
 
     private: list[str] = field(default_factory=list)

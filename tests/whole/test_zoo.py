@@ -113,65 +113,6 @@ def test_googlenet_is_compiled_in_time(zoo):
     assert compiled(np.zeros((1, 3, 80, 80))).shape == (1, 5)
 
 
-# -- layers --------------------------------------------------------------------------
-
-
-def output_of(layer, x: np.ndarray) -> np.ndarray:
-    variable = T.tensor4("x")
-    found = L.get_output(layer, variable)
-    return theano.function([variable], found, mode=MODE)(x)
-
-
-def correlated(x: np.ndarray, W: np.ndarray, pad: int, stride: int) -> np.ndarray:
-    """Correlate images with filters, pixel by pixel."""
-    x = np.pad(x, ((0, 0), (0, 0), (pad, pad), (pad, pad)))
-    size = W.shape[2]
-    places = range(0, x.shape[2] - size + 1, stride)
-    found = [
-        [np.tensordot(x[..., i : i + size, j : j + size], W, AXES) for j in places]
-        for i in places
-    ]
-    return np.moveaxis(np.array(found), (0, 1), (2, 3))
-
-
-AXES = ([1, 2, 3], [1, 2, 3])
-
-
-def test_filters_of_a_group_see_its_channels(zoo):
-    from zoo_models.layers import ConvLayer
-
-    random = np.random.default_rng(0)
-    x, shape = random.normal(size=(2, 6, 7, 7)), (None, 6, 7, 7)
-    for groups in (1, 3):
-        layer = ConvLayer(L.InputLayer(shape), 12, 3, groups=groups, stride=2, pad=1)
-        layer.b.set_value(random.normal(size=12))
-        W, b = layer.W.get_value(), layer.b.get_value()
-        assert W.shape == (12, 6 // groups, 3, 3)
-        parts = zip(np.split(x, groups, 1), np.split(W, groups), strict=True)
-        expected = np.concatenate([correlated(*part, 1, 2) for part in parts], axis=1)
-        expected = np.maximum(expected + b[:, None, None], 0)
-        got = output_of(layer, x)
-        assert got.shape == (2, *layer.output_shape[1:])
-        np.testing.assert_allclose(got, expected, rtol=1e-12, atol=1e-12)
-    with pytest.raises(ValueError, match="6 channels and 12 filters make no 4 groups"):
-        ConvLayer(L.InputLayer(shape), 12, 3, groups=4)
-
-
-def test_a_transposed_convolution_is_the_adjoint_of_one_of_stride_two(zoo):
-    from zoo_models.layers import TransposedConvLayer
-
-    random = np.random.default_rng(0)
-    layer = TransposedConvLayer(L.InputLayer((None, 3, 4, 4)), 2, 5, None)
-    layer.b.set_value(np.array([1.0, -2.0]))
-    small, large = random.normal(size=(2, 3, 4, 4)), random.normal(size=(2, 2, 8, 8))
-    got = output_of(layer, small) - layer.b.get_value()[:, None, None]
-    W = layer.W.get_value()
-    assert layer.output_shape == (None, 2, 8, 8)
-    assert W.shape == (3, 2, 5, 5)
-    there = (correlated(large, W, 2, 2) * small).sum()
-    np.testing.assert_allclose((got * large).sum(), there, rtol=1e-12)
-
-
 # -- training ------------------------------------------------------------------------
 
 
