@@ -18,7 +18,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Mapping
 from functools import cache, partial
-from types import FunctionType
+from types import CellType, FunctionType
 from typing import Any
 
 from pytensor.compile import get_mode
@@ -211,20 +211,25 @@ def _copier(meant: Mapping[Any, Any]) -> Callable[[Any], Any]:
     """
     by_id = {id(old): (old, new) for old, new in meant.items()}
 
+    def means(value: Any) -> Any:
+        return by_id[id(value)][1] if id(value) in by_id else value
+
+    def of_cell(cell: CellType) -> CellType:
+        """Copy what a decorator of PyTensor's has around a function."""
+        value = cell.cell_contents
+        is_theirs = str(getattr(value, "__module__", "")).startswith("pytensor.")
+        return CellType(copied(value) if is_theirs else means(value))
+
     @cache
     def copied(function: Any) -> Any:
         if not isinstance(function, FunctionType):
-            return function
-        names = {
-            name: by_id[id(value)][1] if id(value) in by_id else value
-            for name, value in function.__globals__.items()
-        }
+            return means(function)
         made = FunctionType(
             function.__code__,
-            names,
+            {name: means(value) for name, value in function.__globals__.items()},
             function.__name__,
             function.__defaults__,
-            function.__closure__,
+            function.__closure__ and tuple(map(of_cell, function.__closure__)),
         )
         made.__kwdefaults__ = function.__kwdefaults__
         return made

@@ -154,16 +154,6 @@ def test_the_gradient_of_contrastive_divergence_is_shown_to_be_an_average():
     np.testing.assert_allclose(machine.W.get_value(), expected, rtol=1e-12)
 
 
-def test_an_index_as_input_is_right_and_computes_everything_on_every_rank(two_ranks):
-    index, x = T.lscalar("index"), T.vector("x")
-    table = theano.shared(np.arange(6.0))
-    givens = {x: table[index * 3 : (index + 1) * 3]}
-    outputs = [x.mean(), x.shape[0]]
-    f = synk.function([], outputs, bcast_inputs=[index], givens=givens, strict=True)
-    assert [float(value) for value in f(1)] == [4.0, 3.0]
-    assert f.output_modes == [None, None]
-
-
 def test_arguments_of_pytensors_function_are_taken_or_refused(two_ranks):
     x, n = T.matrix("x"), T.lscalar("n")
     w = theano.shared(1.0, "w")
@@ -172,7 +162,6 @@ def test_arguments_of_pytensors_function_are_taken_or_refused(two_ranks):
         (T.TensorType("float64", shape=(8, 3))("x"), "shape="),
         (theano.In(x, value=np.ones((2, 2))), advice),
         (theano.In(T.scalar(), value=0.0), advice),
-        (n, "bcast_inputs"),
     ):
         with pytest.raises((TypeError, ValueError), match=what):
             synk.function([given], w * 2)
