@@ -7,6 +7,7 @@ own part (`take_share`).
 
 from __future__ import annotations
 
+import contextlib
 import operator
 from collections.abc import Callable, Container, Iterator, Sequence
 from typing import Any, NamedTuple
@@ -132,8 +133,15 @@ def _check_value(var: Variable, value: Any, downcast: bool | None) -> np.ndarray
         if array.ndim == var.type.ndim:
             _check_static_shape(var, array)
             return array
+    elif var.type.ndim == 0 and _EXACT.get(type(value)) == var.type.numpy_dtype:
+        with contextlib.suppress(OverflowError):  # of what `convert` refuses in words
+            return np.array(value, var.type.numpy_dtype)
     name = var.name if var.name and var.name.isidentifier() else "value"
     return convert(f"input {var}", var.type, value, downcast, name)
+
+
+_EXACT = {int: np.dtype("int64"), float: np.dtype("float64")}
+"""The dtypes that Python's numbers have without a loss."""
 
 
 def _check_static_shape(var: Variable, array: np.ndarray) -> None:

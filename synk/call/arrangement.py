@@ -56,7 +56,7 @@ class SharedRows:
         Parameters
         ----------
         times_written : int
-            How often plain functions may have written to its array; see `Entry`.
+            How often plain functions may have written to its array; see `LedgerEntry`.
         """
         value = self._storage[0]
         if value is not self._array:
@@ -86,8 +86,11 @@ class Arrangement:
         given = spec.bcast_inputs if spec.cut else [*spec.inputs, *spec.bcast_inputs]
         self._order = [self._place[var] for var in given if var in self._place]
         self.is_as_given = spec.cut is None and self._order == sorted(self._order)
-        choosing = spec.cut.choosing if spec.cut else []
-        self.choosing = [self._place[var] for var in choosing]
+        self.choosing: list[int] = []
+        self._shaped: list[int] = []
+        if (cut := spec.cut) is not None:
+            self.choosing = [self._place[var] for var in cut.choosing]
+            self._shaped = [cut.sources.index(var) for var in cut.shapes.values()]
         self._copies: dict[int, Data] = {}
 
     def as_given(self, values: Sequence[Any]) -> list[Any]:
@@ -148,18 +151,18 @@ class Arrangement:
         sources = self._sources(values)
         if sources is None:
             return None
-        chosen = self._chosen(values, [len(source) for source in sources])
-        sizes = [source.nbytes for source in map(np.asarray, sources)]
-        main = sizes.index(max(sizes))
+        arrays = [_held(source) for source in sources]
+        chosen = self._chosen(values, arrays)
+        main = max(range(len(arrays)), key=lambda i: arrays[i].nbytes)
         total = count(chosen[main])
         if any(count(each) != total for each in chosen):
             return None
-        rows = list(sources)
-        for i, source in enumerate(sources):
-            alike = self._cut.choice_of[i] == self._cut.choice_of[main]
-            if not alike or len(source) != len(sources[main]):
-                rows[i] = self._copied(i, np.asarray(source)[chosen[i]])
-        shapes = [np.array(np.shape(source)) for source in self._shaped(values)]
+        choice_of, rows = self._cut.choice_of, list(sources)
+        for i, array in enumerate(arrays):
+            alike = choice_of[i] == choice_of[main]
+            if not alike or len(array) != len(arrays[main]):
+                rows[i] = self._copied(i, array[chosen[i]])
+        shapes = [np.array(arrays[i].shape) for i in self._shaped]
         return [*rows, *whole, *shapes], chosen[main]
 
     def of_rows(self, values: Sequence[Any]) -> list[Any] | None:
@@ -169,7 +172,7 @@ class Arrangement:
             return arranged and arranged[0]
         (found, chosen), n = arranged, len(self._spec.inputs)
         rows = [
-            np.asarray(each)[slice(None) if _is_batch(each) else chosen]
+            _held(each)[slice(None) if _is_batch(each) else chosen]
             for each in found[:n]
         ]
         return [*rows, *found[n:]]
@@ -180,8 +183,8 @@ class Arrangement:
         found: list[Any] = []
         for var in self._cut.sources:
             if not isinstance(var, SharedVariable):
-                (array,) = check_arguments([var], [self._value(var, values)], {})
-                value = self._value(var, values)
+                value = values[self._place[var]]
+                (array,) = check_arguments([var], [value], self._spec.options)
                 found.append(value if isinstance(value, Data) else array)
                 continue
             times_written = 0
@@ -193,18 +196,6 @@ class Arrangement:
             found.append(SharedRows.of(var).current(times_written))
         return found
 
-    def _value(self, var: Any, values: Sequence[Any]) -> Any:
-        return values[self._place[var]]
-
-    def _shaped(self, values: Sequence[Any]) -> list[Any]:
-        assert self._cut is not None
-        return [
-            var.container.storage[0]
-            if isinstance(var, SharedVariable)
-            else self._value(var, values)
-            for var in self._cut.shapes.values()
-        ]
-
     def _copied(self, i: int, rows: np.ndarray) -> Data:
         """Return rows that are chosen otherwise than the others, in their order."""
         if i not in self._copies:
@@ -212,12 +203,14 @@ class Arrangement:
         self._copies[i].set_value(rows)
         return self._copies[i]
 
-    def _chosen(self, values: Sequence[Any], lengths: Sequence[int]) -> list[Selection]:
+    def _chosen(
+        self, values: Sequence[Any], sources: Sequence[np.ndarray]
+    ) -> list[Selection]:
         """Return which rows a call has of each source."""
         assert self._cut is not None
         compute, given = self._choices
-        arrays = check_arguments(given, [self._value(v, values) for v in given], {})
-        computed = iter(compute(*arrays))
+        by = [values[self._place[var]] for var in given]
+        computed = iter(compute(*check_arguments(given, by, self._spec.options)))
         batches: list[Any] = []
         for choice in self._cut.choices:
             start, stop, numbers = (
@@ -225,8 +218,8 @@ class Arrangement:
             )
             ends = (None if end is None else int(end) for end in (start, stop))
             batches.append(slice(*ends) if numbers is None else np.asarray(numbers))
-        pairs = zip(self._cut.choice_of, lengths, strict=True)
-        return [select(batches[choice], length) for choice, length in pairs]
+        pairs = zip(self._cut.choice_of, sources, strict=True)
+        return [select(batches[choice], len(source)) for choice, source in pairs]
 
     @cached_property
     def _choices(self) -> tuple[Callable[..., Any], list[Any]]:
@@ -238,6 +231,11 @@ class Arrangement:
         # A few additions: nothing is compiled for them.
         make = partial(pytensor.function, mode="FAST_COMPILE", trust_input=True)
         return untold(make(given, wanted)), given
+
+
+def _held(source: Any) -> np.ndarray:
+    """Return an array for reading; that of `Data` is not lent by it, see there."""
+    return source._held() if isinstance(source, Data) else source
 
 
 def _is_batch(value: Any) -> bool:

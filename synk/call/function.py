@@ -228,17 +228,24 @@ class Function:
         timeout = self._seconds(timeout, kwargs)
         how = How(None, batch_s, num_slices, output_subset, None, timeout)
         self.ran = RunTimes()
-        arrangement = self._usual.arrangement
-        if arrangement.choosing:
+        if self._usual.arrangement.choosing:
             return self._run_choosing(batches, progress, args, kwargs, how)
         variant, values, how = self._variant_for(args, kwargs, how)
-        given = arrangement.as_given(values)
+        given = self._usual.arrangement.as_given(values)
+        what = "batch" if variant.spec.inputs else "batch_s"
+        options = self._options(how)
+        options.pop(what, None)
 
-        def call(batch: Any, what: str, options: dict[str, Any]) -> list:
+        def call(batch: Any) -> list:
             return self(*given, **options, **{what: batch})
 
         made = FunctionRun(variant, values, how, call, self.ran)
         return made.make(batches, progress)
+
+    def _options(self, how: How) -> dict[str, Any]:
+        """Return the options of one call of a run, which returns a list."""
+        wanted = self._usual.all.of(how.output_subset)
+        return how.options | {"output_subset": wanted.subset}
 
     def _run_choosing(
         self, batches: Iterable, progress: Any, args: tuple, kwargs: dict, how: How
@@ -251,10 +258,9 @@ class Function:
         inputs = dict(enumerate(self._inputs))
         others = [inputs[i] for i in inputs if i not in arrangement.choosing]
         fixed = bind(self, others, args, kwargs)
-        wanted = self._usual.all.of(how.output_subset)
-        options = how.options | {"output_subset": wanted.subset}
+        options = self._options(how)
 
-        def call(batch: Any, *_: Any) -> list:
+        def call(batch: Any) -> list:
             return self(*arrangement.with_choosing(batch, fixed), **options)
 
         batches = batches if isinstance(batches, Sized) else iter(batches)
@@ -268,7 +274,8 @@ class Function:
                 rows = partial(arrangement.rows, fixed=fixed)
                 made = FunctionRun(variant, values, how, call, self.ran, rows)
                 return made.make(batches, progress)
-        return run_one_by_one(batches, call, wanted, progress)
+        wanted = self._usual.all.of(how.output_subset)
+        return run_one_by_one(batches, call, wanted, progress, self.ran)
 
     @entry
     def as_theano(self, *args: Any, **kwargs: Any) -> Any:

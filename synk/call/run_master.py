@@ -97,8 +97,7 @@ class FunctionRun:
     how : How
         The same for all calls.
     one_call : callable
-        Makes one call, of a batch that is called ``"batch"`` or ``"batch_s"``, and
-        other options.
+        Makes one call by itself, of a batch, and returns the wanted outputs.
     ran : RunTimes
         Where its time is counted.
     rows_of : callable, optional
@@ -115,7 +114,7 @@ class FunctionRun:
         variant: Variant,
         values: Sequence[Any],
         how: How,
-        one_call: Callable[[Any, str, dict[str, Any]], list],
+        one_call: Callable[[Any], list],
         ran: RunTimes,
         rows_of: Callable[[Any], Any] | None = None,
     ) -> None:
@@ -138,22 +137,22 @@ class FunctionRun:
 
     def make(self, batches: Iterable, progress: bool | Callable[[int], object]) -> Any:
         """Make all calls; return what they return, see `Function.run`."""
+        with _reporting(progress, batches, self._variant.placement) as report:
+            return _joined(self._wanted, self._launched(batches, report))
+
+    def _launched(self, batches: Iterable, report: Any) -> Iterator[list]:
+        """Make the calls, launch by launch."""
         variant = self._variant
-        made: list[list] = [[] for _ in self._wanted.subset]
-        with _reporting(progress, batches, variant.placement) as report:
-            for some in _in_launches(batches, variant.placement):
-                calls = [self._call(batch) for batch in some]
-                before = [call.bounds for call in calls[:-1]]
-                if variant.placement.changes_itself(before):
-                    found = self._one_by_one(some, report)
-                else:
-                    for call in calls if variant.spec.parts else ():
-                        variant.placement.check_parts(call.bounds)
-                    found = self._by_plans(calls, report)
-                for results in found:
-                    for of_output, more in zip(made, results, strict=True):
-                        of_output.extend(more)
-        return self._wanted.arrange([stacked(of_output) for of_output in made])
+        for some in _in_launches(batches, variant.placement):
+            calls = [self._call(batch) for batch in some]
+            before = [call.bounds for call in calls[:-1]]
+            if variant.placement.changes_itself(before):
+                # The next may be another variant's, or be refused.
+                yield from _one_by_one(some, self._one_call, self._ran, report)
+                continue
+            for call in calls if variant.spec.parts else ():
+                variant.placement.check_parts(call.bounds)
+            yield from self._by_plans(calls, report)
 
     def _call(self, batch: Any) -> RunCall:
         """Check one batch: of the scattered inputs or, without any, of shared rows."""
@@ -302,37 +301,41 @@ class FunctionRun:
         self._ran.add([timer.spent(0)])
         return made, perf_counter()
 
-    def _one_by_one(self, batches: list, report: Any) -> Iterator[list]:
-        """Make the calls each by itself: the next may be another, or be refused."""
-        what = "batch" if self._variant.spec.inputs else "batch_s"
-        options = self._how.options | {"output_subset": self._wanted.subset}
-        options.pop(what, None)
-        for batch in batches:
-            start = perf_counter()
-            results = self._one_call(batch, what, options)
-            self._ran.calls.append(perf_counter() - start)  # not divided into phases
-            yield [[value] for value in results]
-            if report is not None:
-                report()
-
 
 def run_one_by_one(
-    batches: Iterable, one_call: Callable[[Any], list], wanted: Wanted, progress: Any
+    batches: Iterable,
+    one_call: Callable[[Any], list],
+    wanted: Wanted,
+    progress: Any,
+    ran: RunTimes,
 ) -> Any:
     """Make calls that have no launch in common; return what a run returns.
 
-    Parameters
-    ----------
-    one_call : callable
-        Makes a call of a batch, and returns the wanted outputs.
+    `one_call` is as of `FunctionRun`.
     """
-    made: list[list] = [[] for _ in wanted.subset]
     with _reporting(progress, batches) as report:
-        for batch in batches:
-            for of_output, value in zip(made, one_call(batch), strict=True):
-                of_output.append(value)
-            if report is not None:
-                report()
+        return _joined(wanted, _one_by_one(batches, one_call, ran, report))
+
+
+def _one_by_one(
+    batches: Iterable, one_call: Callable[[Any], list], ran: RunTimes, report: Any
+) -> Iterator[list]:
+    """Make calls each by itself."""
+    for batch in batches:
+        start = perf_counter()
+        results = one_call(batch)
+        ran.calls.append(perf_counter() - start)  # not divided into phases
+        yield [[value] for value in results]
+        if report is not None:
+            report()
+
+
+def _joined(wanted: Wanted, found: Iterable[list]) -> Any:
+    """Return what a run returns, of the values of each output in some calls."""
+    made: list[list] = [[] for _ in wanted.subset]
+    for results in found:
+        for of_output, more in zip(made, results, strict=True):
+            of_output.extend(more)
     return wanted.arrange([stacked(of_output) for of_output in made])
 
 
