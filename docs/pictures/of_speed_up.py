@@ -57,9 +57,8 @@ def draw(found: list[tuple[str, dict[int, float]]]) -> Figure:
     labels, top = [], 0.0
     for name, by_ranks in found:
         for ranks, ratio in sorted(by_ranks.items(), reverse=True):
-            bar, text = (BLUE, "white") if ranks > 1 else (SKY, "black")
-            ax.barh(top, ratio, 0.7, color=bar)
-            ax.text(0.05, top, f"{ratio:.2f}", va="center", fontsize=9, color=text)
+            ax.barh(top, ratio, 0.7, color=BLUE if ranks > 1 else SKY)
+            ax.text(ratio + 0.3, top, f"{ratio:.2f}", va="center", fontsize=9)
             labels.append((top, f"{name}, {ranks} rank{'s' * (ranks > 1)}"))
             top -= 1.0
     for line in (1, 2):

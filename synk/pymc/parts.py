@@ -142,7 +142,7 @@ class SharedTerms:
         if refused:  # with exchanges it is an error of a call
             raise SplitError(refused)
         self.exchanged = [str(each.message) for each in told]
-        self._made, self._dimensions = made, dimensions
+        self._made = made
         self._data: list[Data] = []
 
     def _compiled(self, outputs: list[Variable], name: str, strict: bool) -> Any:
