@@ -74,12 +74,10 @@ def _alias_spec(fullname: str) -> ModuleSpec | None:
 
 
 def _share_loaded() -> None:
-    """Give every loaded module of ours the name that it answers to.
-
-    Modules with the name of a function (``theano.tensor.var``) are loaded by their
-    package before it defines the function. Importing them a second time under their
-    other name would put the module in the function's place.
-    """
+    """Give every loaded module of ours the name that it answers to."""
+    # Modules with the name of a function (``theano.tensor.var``) are loaded by their
+    # package before it defines the function. Importing them a second time under their
+    # other name would put the module in the function's place.
     for theirs, ours in NAMES.items():
         package = sys.modules.get(theirs)
         if package is None or package is not sys.modules.get(ours):

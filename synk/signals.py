@@ -15,13 +15,12 @@ from typing import Any
 
 
 def with_signals_held_back(function: Callable[..., object], *args: Any) -> None:
-    """Call a function with all signals held back in this thread.
-
-    Another thread of the process may take one (one of OpenBLAS's), and its handler runs
-    in the main thread all the same, between any two calls. So the mask is set back by a
-    `finally` whose first call does it, with arguments that were made before. A context
-    manager would not do: Python looks for handlers as it enters `__exit__`.
-    """
+    """Call a function with all signals held back in this thread."""
+    # Another thread of the process may take one (one of OpenBLAS's), and its handler
+    # runs in the main thread all the same, between any two calls. So the mask is set
+    # back by a `finally` whose first call does it, with arguments that were made
+    # before. A context manager would not do: Python looks for handlers as it enters
+    # `__exit__`.
     before = ctypes.byref(_SignalMask())
     _set_mask(_SIG_SETMASK, None, before)
     try:
@@ -50,13 +49,11 @@ _HANDLED = tuple(
 
 
 def undisturbed(function: Callable[..., object], *args: Any) -> None:
-    """Call a function; handlers of signals run before or after it.
-
-    To hold signals back in this thread is not enough: another thread takes them then,
-    and Python runs the handler in the main thread all the same. So the handlers
-    themselves are put aside, and what has come meanwhile is sent once more at the end.
-    What a handler raises before, keeps the function from being called.
-    """
+    """Call a function; handlers of signals run before or after it."""
+    # To hold signals back in this thread is not enough: another thread takes them then,
+    # and Python runs the handler in the main thread all the same. So the handlers
+    # themselves are put aside, and what has come meanwhile is sent once more at the
+    # end. What a handler raises before, keeps the function from being called.
     if threading.current_thread() is not threading.main_thread():
         function(*args)  # handlers run in the main thread only
         return

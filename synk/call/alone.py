@@ -51,7 +51,7 @@ class Alone:
         self.was_last = is_alone
         if not is_alone:
             self._placement.check()
-            SESSION.context.narrow()
+            SESSION.context.confinement.narrow()
 
     def call(
         self,
@@ -84,9 +84,9 @@ class Alone:
         kind: CallKind = "uncut" if programs.engine.ON_DEVICE else "step"
         if block:  # as on all ranks
             kind, _ = self._plans.keeping(programs, kind, subset, rows.total, given)
-            context.compute_with(one_thread=True)
+            context.confinement.compute_with(one_thread=True)
         else:
-            context.widen()
+            context.confinement.widen()
         if self._last != (replicas.number, kind, subset):
             if not programs.has(kind, subset):
                 replicas.notice.begin()

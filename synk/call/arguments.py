@@ -435,7 +435,7 @@ def stage(
     for array, value in zip(constants, values[n:], strict=True):
         if not isinstance(value, Data):
             copies.append(array)
-    staged = iter(arena.put(copies) if copies else arena.put_nothing())
+    staged = iter(arena.put(copies))
     if described is None:
         told = [
             (value._window(), *source[1:])

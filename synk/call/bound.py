@@ -308,7 +308,7 @@ class BoundCall:
         """
         known, rows = self._described, self.rows
         if known is not None and not (states or given.constants):
-            SESSION.pool.stage.put_nothing()
+            SESSION.pool.stage.put(())
             return self._theirs, self._mine
         described, windows = stage(rows, given, SESSION.pool.stage, self._whole, known)
         if states or known is None or windows != self._windows:

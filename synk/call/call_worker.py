@@ -275,7 +275,7 @@ class RankShare(Share):
 
     def _run(self) -> list[np.ndarray] | None:
         programs, outputs = self._programs, None
-        self._context.compute_with(one_thread=self.task.block > 0)
+        self._context.confinement.compute_with(one_thread=self.task.block > 0)
         if self._streams:
             split(self._streams, self._context.rank)
         if not self.is_idle:

@@ -22,7 +22,7 @@ import numpy as np
 from ..errors import StateError
 from ..memory.partition import count, cuts, part_lengths, select
 from ..programs.programs import CallKind
-from ..ranks.ledger import LedgerEntry, set_among
+from ..ranks.ledger import NOTHING, LedgerEntry, set_among
 from ..ranks.session import SESSION
 from ..times.timing import COMMON, COMPUTE, NODES, REDUCE, ROWS, WAIT
 from ..variables.data import Data, any_partial
@@ -272,7 +272,7 @@ class FunctionRun:
             if not isinstance(value, Data)
         ]
         copies += [c.selection for c in calls if isinstance(c.selection, np.ndarray)]
-        staged = iter(stage.put(copies) if copies else stage.put_nothing())
+        staged = iter(stage.put(copies))
         windows = windows_of(values, staged)
         described = [
             call._replace(selection=describe_selection(call.selection, staged))
@@ -372,13 +372,13 @@ def _as_before(entries: Sequence[LedgerEntry]) -> Iterator[None]:
     """Give variables the values from before they were set, in a ``with`` block."""
     values = [entry.storage[0] for entry in entries]
     for entry in entries:
-        if not entry.has_former:
+        if entry.seen is NOTHING:
             raise StateError(
                 "a generator of batches has called a function that updates a shared"
                 " variable in place, which the batches before are to be computed with:"
                 " run these first"
             )
-        entry.storage[0] = entry.former
+        entry.storage[0] = entry.seen
     try:
         yield
     finally:

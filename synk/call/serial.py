@@ -82,8 +82,10 @@ class SerialRun:
         spec = self._spec
         rows, (_, arrays, constants) = gather(spec, values, batch, 1)
         floats = [host.get_value(var) for var in self._floats]
-        alone = SESSION.context.unconfined() if SESSION.state == "running" else None
-        with alone or contextlib.nullcontext(), self._notice:
+        alone: Any = contextlib.nullcontext()
+        if SESSION.state == "running":
+            alone = SESSION.context.confinement.unconfined()
+        with alone, self._notice:
             if subset not in self._warm:
                 self._notice.begin()
             if subset not in self._compiled:

@@ -1,8 +1,7 @@
 """Which rows of data that stays as it is other nodes have, from commands before.
 
-A likelihood is called with the same rows again and again, an epoch goes through the
-same batches. Nobody has to say so: what a script cannot have written to since it was
-sent (`Data` knows) is not sent again. Of a `Data` a node has a copy, either of
+What a script cannot have written to since it was sent (`Data` knows) is not sent again.
+Of a `Data` a node has a copy, either of
 
 * the rows of its own in slices that calls had: each is sent to the nodes that compute
   on it, once; or of
@@ -47,8 +46,8 @@ class NodeCache:
     """What node 0 knows of the rows that other nodes keep, `room` bytes of each.
 
     Every command is planned between `begin` and `sent`. One that was not sent, as an
-    interrupt or an error came, has changed what is said here and nothing there: then
-    all nodes forget all that they have with the next.
+    interrupt came, has changed what is said here and nothing there: then all nodes
+    forget all that they have with the next.
     """
 
     def __init__(self, room: int = 0) -> None:
@@ -71,6 +70,7 @@ class NodeCache:
     def begin(self) -> None:
         """Begin to plan a command."""
         if not self._is_sent:
+            # Those of commands before are among them: which ones is not known any more.
             self.forgotten += [copy.number for copy in self._copies.values()]
             self._copies.clear()
             self._command = b""
@@ -106,13 +106,19 @@ class NodeCache:
             self.forgotten.append(known.number)
 
     def whole(
-        self, data: Key, state: int, window: Window, rows: int, nbytes: int, asked: int
+        self,
+        data: Key,
+        state: int,
+        window: Window,
+        rows: int,
+        nbytes: int,
+        asked: int | None = None,
     ) -> int | None:
-        """Return by which number nodes have all rows; None if they are not to.
-
-        The data has so many rows and bytes in all, and the command asks for so many
-        rows by their numbers.
-        """
+        """Return by which number nodes have all rows; None if they are not to."""
+        # The command asks for so many of the rows by their numbers; by default for all,
+        # which all ranks read: they are counted once, however often they are named.
+        if asked is None:
+            asked = 0 if data in self._used else rows
         copy = self._copy(data, state)
         if copy is None or copy.is_whole:
             return None if copy is None else copy.number
@@ -124,13 +130,6 @@ class NodeCache:
             return None
         return self._make_whole(data, copy, window, nbytes)
 
-    def whole_at_once(
-        self, data: Key, state: int, window: Window, rows: int, nbytes: int
-    ) -> int | None:
-        """Return the same for data of which all ranks read all rows."""
-        asked = 0 if data in self._used else rows
-        return self.whole(data, state, window, rows, nbytes, asked)
-
     def slices(
         self,
         data: Key,
@@ -139,12 +138,9 @@ class NodeCache:
         nbytes: int,
         spans: Mapping[Span, int],
     ) -> tuple[int | None, list[Span]]:
-        """Return by which number nodes have rows of slices, and of which it is new.
-
-        None is returned where they keep no rows of this data, of `nbytes` in all. A
-        slice that is too much, by its bytes of a node in `spans`, is left out, and is
-        not among those that nodes have.
-        """
+        """Return by which number nodes have rows of slices, and of which it is new."""
+        # The number is None where they keep no rows of this data. A slice that is too
+        # much, by its bytes of a node in `spans`, is not among those that nodes have.
         copy = self._copy(data, state)
         if copy is None or copy.is_whole:
             return None if copy is None else copy.number, []

@@ -1,17 +1,10 @@
-r"""The clocks of nodes: each has begun at another time, at its own rate.
+"""The clocks of nodes: each has begun at another time, at its own rate.
 
 Node 0 asks each other node what time it is there, several times, and takes the answer
 that came back first: it was given between the question and its coming, so that half of
 the round trip is the most that the middle can be wrong (Cristian, "Probabilistic clock
-synchronization", 1989, as NTP does)::
-
-    node 0    asked                 answered      the other's time is taken for that
-         ------|----------+----------|------>     of the middle here
-                \        /
-         --------\------/------------------->
-    node 1        its time
-
-That is done twice, and in between clocks are taken to go evenly.
+synchronization", 1989, as NTP does). That is done twice, and in between clocks are
+taken to go evenly.
 """
 
 from __future__ import annotations
@@ -40,10 +33,8 @@ class Sample(NamedTuple):
 
 
 def compare(link: Any) -> list[Sample]:
-    """Compare the nodes' clocks, after a round in which all have met.
-
-    Node 0 returns a sample of each node, itself first; others return none.
-    """
+    """Compare the nodes' clocks, after a round in which all have met."""
+    # Node 0 returns a sample of each node, itself first; others return none.
     answer = np.zeros(1)
     if link.node:
         for _ in range(ROUND_TRIPS):

@@ -54,10 +54,7 @@ def rows_of_ranks(
     widths: Sequence[int],
     dtypes: Sequence[np.dtype],
 ) -> list[np.ndarray]:
-    """Return the rows of all ranks, shape (all ranks, width), of several arrays.
-
-    Each node has given the rows of its ranks, so many, of one array after the other.
-    """
+    """Return the rows of all ranks, of arrays that each node has given one by one."""
     if len(widths) == 1:  # they lie as they are to
         # Of a bytearray: kernels for arrays that are read only are compiled anew.
         rows = np.frombuffer(bytearray().join(given), dtypes[0])
@@ -74,10 +71,7 @@ def rows_of_ranks(
 
 
 class NodeReduction:
-    """One node's part in all-reduces over nodes of an array of some dtype.
-
-    `values`, shape (elements,), are what its ranks have reduced, and then the result.
-    """
+    """One node's part in all-reduces over nodes of what its ranks have reduced."""
 
     def __init__(self, link: Link, op: ReduceOp, values: np.ndarray) -> None:
         self._link, self._values = link, values
@@ -104,14 +98,8 @@ class NodeReduction:
 class NodesComm:
     """One rank's end of the way to the ranks of all nodes.
 
-    Parameters
-    ----------
-    local : SharedMemoryComm
-        To those of its node.
-    ranks : sequence of int
-        How many each node has.
-    cluster : Cluster, optional
-        In the master of the node.
+    `local` is that to those of its own, `ranks` how many each has, and the `cluster` is
+    for the master of a node.
     """
 
     def __init__(
@@ -142,6 +130,8 @@ class NodesComm:
 
     def barrier(self) -> None:
         """Return when every rank of every node has come here."""
+        # The second holds the node's other ranks back until its master has met the
+        # others. If it cannot, it aborts, and they learn of that there.
         self.local.barrier()
         if self._cluster is not None:
             self._cluster.meet(self.look())
@@ -234,6 +224,8 @@ class NodesBuffers(FlatBuffers):
 
     def _refuse(self) -> None:
         """Meet ranks that may have a buffer where this one has none."""
+        # The meetings are those of `NodesBuffer.reduce`, which the others are in: one
+        # of the node, one of the masters, and one that tells the node what came of it.
         comm = self._comm
         comm.local.agree(-1)
         if comm.local.rank == 0:
@@ -246,7 +238,8 @@ class NodesBuffers(FlatBuffers):
     def _renew(self, *given: Any) -> StageBuffer:
         """Make a buffer on each node for values of other shapes, together with all."""
         buffer = super()._renew(*given)
-        buffer.serial = self._comm.exchange(buffer.serial)[0]  # node 0's for all
+        # Each node's rows have a number of its own: node 0's is for all.
+        buffer.serial = self._comm.exchange(buffer.serial)[0]
         return buffer
 
 
@@ -258,16 +251,11 @@ class OwnNodeBuffers(FlatBuffers):
         self._of_node = comm.of_node
 
     def reduce(
-        self,
-        key: tuple,
-        values: Sequence[np.ndarray] | None,
-        ops: Sequence[ReduceOp],
-        weights: Sequence[float],
-        times: Times = UNCOUNTED,
-        names: Sequence[object] | None = None,
+        self, key: Any, values: Any, ops: Any, weights: Any, *more: Any, **named: Any
     ) -> list[np.ndarray]:
         """Combine the values of the node's ranks; the weights are those of all."""
-        return super().reduce(key, values, ops, self._of_node(weights), times, names)
+        own = self._of_node(weights)
+        return super().reduce(key, values, ops, own, *more, **named)
 
 
 class NodesBuffer(FlatBuffer):
@@ -313,8 +301,10 @@ class NodesBuffer(FlatBuffer):
             for reduction, members in self._within:
                 reduction.put([(start, values[i]) for i, start in members])
         times.spent(REDUCE, self._nbytes)
+        # To agree is a meeting: from here on others of the node read this rank's row.
         words = local.agree(self.serial if fits else -1)
         times.spent(WAIT)
+        # The same on all ranks of the node; of the other nodes the masters learn.
         fits = all(word == self.serial for word in words)
         if fits and self._within:
             of_node = comm.of_node(weights)
@@ -325,6 +315,7 @@ class NodesBuffer(FlatBuffer):
         verdict = 0
         if local.rank == 0:
             verdict = self._over_nodes(comm, fits, weights, times)
+        # The others wait here for their master, who writes to the results meanwhile.
         verdict = local.agree(verdict)[0]
         if local.rank == 0:
             times.spent(WAIT)
@@ -335,13 +326,10 @@ class NodesBuffer(FlatBuffer):
     def _over_nodes(
         self, comm: NodesComm, fits: bool, weights: Sequence[float], times: Times
     ) -> int:
-        """Combine the nodes' values, in the master.
+        """Combine the nodes' values, in the master, if those of all fit.
 
-        Returns
-        -------
-        int
-            0 if some values do not fit, and else 1 and the nanoseconds that it took
-            when all had met.
+        Returns 0 if they do not, and else 1 and the nanoseconds that it took when all
+        had met: one word, which the node's ranks are told.
         """
         start, sent = perf_counter(), comm.link.values_sent
         columns = [slice(run.start, run.end) for run, *_ in self._by_rank]

@@ -29,79 +29,58 @@ def free_memory() -> int:
 
 
 def to_keep(free: int, kept: int, nodes: Sequence[Node], node: int) -> int:
-    """Return how many bytes more a node may keep: half of what it would have free.
-
-    It keeps `kept` bytes already, and has `free` on its machine, with other nodes
-    there.
-    """
-    hosts = [each.host for each in nodes]
+    """Return how many bytes more a node may keep: half of what it would have free."""
+    hosts = [each.host for each in nodes]  # nodes of one machine share its memory
     share = (free + kept) // (2 * hosts.count(hosts[node]))
     return max(1, share - kept)
 
 
 class Copy:
-    """A copy of some rows of one `Data`, one after the other, in shared memory."""
+    """A copy of rows of one `Data`, one after the other, in shared memory.
 
-    def __init__(self, dtype: np.dtype, shape: tuple[int, ...]) -> None:
+    It has all of them (`whole`, where `array` is to be filled), or those of slices.
+    """
+
+    def __init__(
+        self, dtype: np.dtype, shape: tuple[int, ...], whole: bool = False
+    ) -> None:
         self.starts: dict[Span, int] = {}  # where this node's rows of slices begin
         self._dtype, self._shape = dtype, shape
         self.rows = 0
-        self.segment = Segment(1)
+        self.segment = Segment(math.prod(shape) * dtype.itemsize if whole else 1)
+        self.array = self.segment.array(dtype, shape if whole else (0, *shape))
 
     @property
     def window(self) -> Window:
         """All its rows."""
-        array = self.segment.array(self._dtype, (self.rows, *self._shape))
-        return self.segment.window(array)
+        return self.segment.window(self.array)
 
     def add(self, rows: int) -> np.ndarray:
-        """Make room for further rows, and return it."""
+        """Make room for further rows of slices, and return it."""
+        start, self.rows = self.rows, self.rows + rows
         width = math.prod(self._shape) * self._dtype.itemsize
-        self.segment.grow((self.rows + rows) * width)
-        shape, offset = (rows, *self._shape), self.rows * width
-        self.rows += rows
-        return self.segment.array(self._dtype, shape, offset)
-
-
-class WholeCopy:
-    """A copy of all rows of one `Data`, of whatever shape."""
-
-    def __init__(self, dtype: np.dtype, shape: tuple[int, ...]) -> None:
-        self.segment = Segment(math.prod(shape) * dtype.itemsize)
-        self.array = self.segment.array(dtype, shape)
-        self.window = self.segment.window(self.array)
+        self.segment.grow(self.rows * width)
+        self.array = self.segment.array(self._dtype, (self.rows, *self._shape))
+        return self.array[start:]
 
 
 class Inbox:
     """What a node gets with commands.
 
-    Parameters
-    ----------
-    room : callable
-        Makes room for what is not kept: given dtypes and shapes, returns arrays in
-        shared memory, and their windows.
-
-    Attributes
-    ----------
-    copies : dict
-        Copies of data, by number; see `NodeCache`.
-    gone : list of tuple of int
-        The keys of segments that the node's ranks may unmap.
-    error : BaseException or None
-        Why there was no room for what came with the last command.
-    has_changed : bool
-        Whether that has had the node keep other rows than before.
-    windows, sent : list
-        Where the arrays lie that all nodes got with it, but for what is kept, and those
-        that were sent to this node alone: None for what is kept, or was not sent.
+    `room` makes room for what is not kept: given dtypes and shapes, it returns arrays
+    in shared memory, and their windows.
     """
 
     def __init__(
         self, room: Callable[[list], tuple[list[np.ndarray], list[Window]]]
     ) -> None:
         self._room = room
-        self.copies: dict[int, Copy | WholeCopy] = {}
+        self.copies: dict[int, Copy] = {}  # of data, by number; see `NodeCache`
+        # The keys of segments that the node's ranks may unmap.
         self.gone: list[tuple[int, int]] = []
+        # Of the last command: why there was no room for what came with it; whether it
+        # has had the node keep other rows than before; and where the arrays lie that
+        # all nodes got with it, and this node alone, None for what is kept.
         self.error: BaseException | None = None
         self.has_changed = False
         self.windows: list[Window] = []
@@ -120,10 +99,8 @@ class Inbox:
         return to_keep(free_memory(), kept, nodes, node)
 
     def make_room(self, message: Message, here: Here) -> list[np.ndarray]:
-        """Return arrays for the bytes that follow a message, in their order.
-
-        Nothing is raised here: the bytes come in any case.
-        """
+        """Return arrays for the bytes that follow a message, in their order."""
+        # Nothing is raised here: the bytes come in any case.
         self.error, self.has_changed = None, False
         for number in message.forgotten:
             copy = self.copies.pop(number, None)
@@ -134,6 +111,7 @@ class Inbox:
         try:
             return self._places(message, shapes)
         except Exception as error:
+            # The command is not run here then, and node 0 forgets: see `word`.
             self.error = error
             kinds = [(kind.dtype, kind.shape) for kind in message.following]
             for each, some in zip(message.rows, shapes, strict=True):
@@ -151,14 +129,15 @@ class Inbox:
         for kind, some in zip(message.rows, shapes, strict=True):
             if kind.number is None:
                 passing += [(kind.dtype, shape) for shape in some]
+        # Before the first session there is no room, and nothing that would need it.
         places, windows = self._room(passing) if passing else ([], [])
         left = iter(zip(places, windows, strict=True))
         self.windows, self.sent, found = [], [], []
         for each in message.common:
             if isinstance(each, OfAll) and each.number is not None:
                 self.has_changed = True
-                whole = self.copies[each.number] = WholeCopy(each.dtype, each.shape)
-                found.append(whole.array)
+                copy = self.copies[each.number] = Copy(each.dtype, each.shape, True)
+                found.append(copy.array)
                 continue
             place, window = next(left)
             self.windows.append(window)
@@ -181,7 +160,7 @@ class Inbox:
         assert kind.number is not None
         self.has_changed = True
         copy = self.copies.get(kind.number)
-        if not isinstance(copy, Copy):
+        if copy is None:
             copy = self.copies[kind.number] = Copy(kind.dtype, kind.shape)
         start, place = copy.rows, copy.add(sum(lengths))
         ends = np.cumsum([0, *lengths]).tolist()

@@ -71,12 +71,7 @@ class Launched(NamedTuple):
 
 
 def launched(environment: Mapping[str, str] = os.environ) -> Launched | None:
-    """Return which process this is, or None if it was not launched as one of several.
-
-    >>> launched({"PMI_RANK": "1", "PMI_SIZE": "2"})[:4]
-    (1, 2, 0, 1)
-    >>> launched({"PMI_RANK": "0", "PMI_SIZE": "1"})
-    """
+    """Return which process this is; None if it was not launched as one of several."""
     found = _first([names for _, *names in _LAUNCHERS], environment)
     if found is None or found[1] < 2:
         return None
@@ -102,7 +97,6 @@ def copies(environment: Mapping[str, str] = os.environ) -> Copies | None:
 
     >>> copies({"PMIX_RANK": "1"})
     Copies(launcher='mpirun', rank=1, size=None)
-    >>> copies({"SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "1"})
     """
     for launcher, rank_name, size_name in _LAUNCHERS:
         rank = _number(environment, rank_name)
@@ -149,11 +143,9 @@ def _counts(said: str) -> list[int]:
 
 
 def take_cores(launched: Launched) -> list[int]:
-    """Let this process have its share of its host's cores; return them.
-
-    The processes of a host share its cores evenly, unless the launcher has bound each
-    to as many, or to those that were asked for it.
-    """
+    """Let this process have its share of its host's cores; return them."""
+    # The processes of a host share its cores evenly, unless the launcher has bound each
+    # to as many, or to those that were asked for it.
     bound = allowed_cores()
     if (why_not := why_not_pinned()) is not None:
         text = f"node {launched.rank} keeps the cores that it was started on: {why_not}"
@@ -168,10 +160,10 @@ def take_cores(launched: Launched) -> list[int]:
     is_meant = set(cores) == bound and (_is_asked(bound, launched) or not is_less)
     if bound != host and not is_meant:
         warnings.warn(
-            f"the launcher has bound node {launched.rank} to {_cores(len(bound))} of"
-            f" {has}: synk takes {len(cores)}. Tell the launcher not to bind, as by"
-            " `mpirun --bind-to none`, or to bind each process to more, as by"
-            " `srun --cpus-per-task`",
+            f"the launcher has bound node {launched.rank} to {len(bound)} core"
+            f"{'s' * (len(bound) != 1)} of {has}: synk takes {len(cores)}. Tell the"
+            " launcher not to bind, as by `mpirun --bind-to none`, or to bind each"
+            " process to more, as by `srun --cpus-per-task`",
             RuntimeWarning,
             stacklevel=2,
         )
@@ -198,13 +190,7 @@ def chosen(bound: set[int], host: set[int], launched: Launched) -> list[int]:
 
 
 def _is_asked(bound: set[int], launched: Launched) -> bool:
-    """Tell whether it is bound to as many as were asked for.
-
-    A step of Slurm has in its environment what was asked for the job, in some versions,
-    and is bound to one core all the same.
-    """
+    """Tell whether it is bound to as many as were asked for."""
+    # A step of Slurm has in its environment what was asked for the job, in some
+    # versions, and is bound to one core all the same.
     return 0 < launched.asked <= len(bound)
-
-
-def _cores(count: int) -> str:
-    return f"{count} core{'s' * (count != 1)}"

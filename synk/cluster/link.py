@@ -23,7 +23,7 @@ import numpy as np
 from ..errors import StateError, SynkError
 from ..signals import undisturbed
 from ..times.timing import TraceEvent, Tracer
-from .rounds import IDLE, NAMES, NBYTES, Header, Headers, Rounds
+from .rounds import IDLE, NAMES, NBYTES, Header, Headers
 
 Bytes: TypeAlias = "bytes | memoryview"
 
@@ -118,6 +118,7 @@ class Link:
                 self._alarms.Isend(what, dest=node) for node in others
             )
         )
+        # MPI may read what it sends until the other end has it: those are kept.
         self._given[:] = [each for each in self._given if not each.Test()]
 
     def has_alarm(self, number: int) -> bool:
@@ -138,43 +139,28 @@ class Link:
 
     def go(
         self,
-        rounds: Rounds,
+        own: Header,
         look_about: Look,
         then: Callable[[Headers], object] | None = None,
         is_short: bool = False,
     ) -> Headers:
-        """Go through rounds, and return the last headers.
-
-        Parameters
-        ----------
-        then : callable, optional
-            Called with the headers of every round: the collectives that follow from
-            them, which no interrupt must come between. All masters begin the same.
-        is_short : bool
-            Whether there are none where the headers say all, and then it does no harm
-            to call it again after an interrupt.
-        """
+        """Give a header in a round, and return those of all masters."""
+        # `then` is called with the headers: the collectives that follow from them,
+        # which no interrupt must come between, and the same for all masters. If it
+        # `is_short`, there are none where the headers say all, and it does no harm to
+        # call it again after an interrupt.
         self.finish(look_about)
-        own = next(rounds)
-        while True:
-            self._begin(own, then, is_short)
-            begun = self.rounds
-            headers = self.finish(look_about)
-            if self.rounds != begun:  # a signal handler of the script has closed synk
-                raise StateError("synk was closed during a call")
-            try:
-                own = rounds.send(headers)
-            except StopIteration as end:
-                return end.value
-
-    def _begin(self, own: Header, then: Callable | None, is_short: bool) -> None:
         self._mine[:] = np.frombuffer(own.packed(), np.uint8)
         mine, every = [self._mine, self._byte], [self._all, self._byte]
         self._then, self._then_is_short = then, is_short
         self._began = perf_counter()
-        self.rounds += 1
+        self.rounds = begun = self.rounds + 1
         # One call, of compiled code alone: a signal handler comes before or after it.
         self._begun.extend(map(self._comm.Iallgather, (mine,), (every,)))
+        headers = self.finish(look_about)
+        if self.rounds != begun:  # a signal handler of the script has closed synk
+            raise StateError("synk was closed during a call")
+        return headers
 
     def finish(self, look_about: Look) -> Headers:
         """Wait for the round that was begun last, and for what follows from it."""
@@ -207,6 +193,7 @@ class Link:
     def _follow(self) -> None:
         """Begin and end the collectives that follow from a round."""
         if self._begun and self._then is not None:
+            # First: to begin the same collectives twice would hang all masters.
             self._begun.clear()
             self._then(self._headers)
 
@@ -239,10 +226,7 @@ class Link:
             os.sched_yield()
 
     def _run(self, what: str, nbytes: int, begin: Callable, *args: Any) -> None:
-        """Begin a collective, in which this node moves `nbytes`, and wait for its end.
-
-        `what` is its name in a trace. Given the arguments, `begin` returns a request.
-        """
+        """Begin a collective that moves `nbytes` from here, and wait for its end."""
         start = perf_counter()
         self._complete(begin(*args))
         self.note(what, start, bytes=nbytes)
@@ -307,7 +291,8 @@ class Link:
 
     def _complete_all(self, nbytes: int, requests: Iterable[Any]) -> None:
         start = perf_counter()
-        for request in list(requests):  # begin all of them first
+        # All are begun before one is waited for: who receives may do so in any order.
+        for request in list(requests):
             self._complete(request)
         if nbytes:
             self.note("rows", start, bytes=nbytes)

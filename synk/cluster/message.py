@@ -3,12 +3,8 @@
 Node 0 sends one message to all, which is as long for two nodes as for a thousand. Large
 arrays follow it: those that all get, and then to each node the rows of its own ranks.
 How many these are each finds by itself, from the number of rows of all ranks together
-(`Here`).
-
-Within a node an array travels as a window of shared memory. To another node its bytes
-go, which follow the command, into shared memory of that node (`inbox`): where a command
-says "the array in this window", ranks there get it with a window of theirs. In replies,
-which only the script's master reads, arrays come along, in the places of windows.
+(`Here`). They go into shared memory of that node (`inbox`), of which its ranks get
+windows in place of node 0's. In replies arrays come along, in the places of windows.
 """
 
 from __future__ import annotations
@@ -169,11 +165,10 @@ Windows: TypeAlias = dict[str, tuple[int, Window]]
 def pickled(
     command: Any, keep: Callable[[Window], int | None]
 ) -> tuple[bytes, list[Window]]:
-    """Return a command as bytes, and the windows that it names by numbers.
-
-    What the other end cannot import is pickled by value. `keep` returns by which number
-    nodes have a copy of what is in a window, or None; it may be asked more than once.
-    """
+    """Return a command as bytes, and the windows that it names by numbers."""
+    # What the other end cannot import is pickled by value. `keep` returns by which
+    # number nodes have a copy of what is in a window, or None; it may be asked more
+    # than once.
     windows: Windows = {}
     by_name, by_value = (
         partial(_pickled, make, windows, keep) for make in (_ByName, _ByValue)
@@ -225,15 +220,13 @@ class _ByValue(_PutsWindowsAside, cloudpickle.Pickler):
 
 def unpickled(
     data: bytes,
-    windows: Sequence,
+    windows: Sequence | Mapping[int, Any],
     sent: Sequence = (),
     copies: Mapping[int, Any] = MappingProxyType({}),
 ) -> Any:
-    """Return the command that has come, with what is to stand for its arrays.
-
-    Those are the arrays of all nodes, those of this, and by number what has the
-    `window` of rows that the node keeps.
-    """
+    """Return the command that has come, with what is to stand for its arrays."""
+    # Those are the arrays of all nodes, those of this, and by number what has the
+    # `window` of rows that the node keeps.
     unpickler = _Unpickler(io.BytesIO(data))
     unpickler.found = {
         _WINDOW: windows.__getitem__,
@@ -258,22 +251,35 @@ def dumps(reply: Any, locate: Callable[[Window], np.ndarray] | None = None) -> b
     data, windows = pickled(reply, lambda _: None)
     assert locate is not None or not windows
     arrays = [np.asarray(locate(w), order="C") for w in windows] if locate else []
-    return pickle.dumps((data, _stacked(arrays)), protocol=5)
+    # Few bytes go in stacks, of arrays of one dtype and shape and with their numbers:
+    # to read a stack takes as long as to read an array.
+    alike: dict[Any, list[int]] = {}
+    for number, array in enumerate(arrays):
+        kind = (array.dtype, array.shape) if array.nbytes <= FEW else number
+        alike.setdefault(kind, []).append(number)
+    stacks = []
+    for some in alike.values():
+        stack = arrays[some[0]][None]  # of one that is alone no copy
+        if some[1:]:
+            stack = np.stack([arrays[i] for i in some], dtype=stack.dtype)
+        stacks.append((stack, some))
+    return pickle.dumps((data, stacks), protocol=5)
 
 
 def loads(data: bytes | memoryview) -> Any:
     """Return what a reply says, arrays in the place of windows."""
     given, stacks = pickle.loads(data)
-    # Node 0 reads a thousand: what names no arrays is a plain pickle, read faster.
-    return unpickled(given, _apart(stacks)) if stacks else pickle.loads(given)
+    if not stacks:
+        return pickle.loads(given)  # faster: node 0 reads a thousand
+    # Each is a view, not a scalar where it has no dimensions.
+    pairs = [(i, stack[k, ...]) for stack, some in stacks for k, i in enumerate(some)]
+    return unpickled(given, dict(pairs))
 
 
 def _stacked(arrays: Sequence[np.ndarray]) -> list[tuple[np.ndarray, list[int]]]:
-    """Return arrays as stacks: to read one takes as long as to read an array.
-
-    A stack has the numbers of its arrays, which are of one dtype and shape; an array
-    that is alone is itself.
-    """
+    """Return arrays as stacks: to read one takes as long as to read an array."""
+    # A stack has the numbers of its arrays, which are of one dtype and shape; an array
+    # that is alone is itself.
     alike: dict[Any, list[int]] = {}
     for number, array in enumerate(arrays):
         kind = (array.dtype, array.shape) if array.nbytes <= FEW else number

@@ -16,7 +16,6 @@ from typing import Any, NamedTuple
 
 from ..errors import Aborted, Expired, StateError, SynkError
 from ..workers.affinity import allowed_cores
-from . import rounds
 from .cache import NodeCache
 from .inbox import Inbox, free_memory, to_keep
 from .launcher import Launched, Node, take_cores
@@ -59,11 +58,9 @@ class Cluster:
     # -- a session
 
     def begin(self, asked: tuple, mine: Node, seeds: tuple) -> tuple:
-        """Start a session of all nodes together; return node 0's seeds.
-
-        What `synk.fork` was asked for counts on node 0 alone. Raises StateError if some
-        nodes have GPUs and some have none, and what another node cannot do.
-        """
+        """Start a session of all nodes together; return node 0's seeds."""
+        # What `synk.fork` was asked for counts on node 0 alone. Raises StateError if
+        # some nodes have GPUs and some have none.
         self.open()
         self.link.tracer = None  # of a trace that the last session has not ended
         if self.node == 0:
@@ -114,10 +111,7 @@ class Cluster:
     # -- commands
 
     def launch(self, make: Callable[[NodeCache], Outgoing]) -> None:
-        """From node 0, send a command to the other nodes, for their ranks.
-
-        Given what other nodes keep, `make` returns it.
-        """
+        """From node 0, send what `make` returns to the ranks of other nodes."""
         self.join()  # what an interrupt has left
         self._replies = []
         self.command(make(self.cache))
@@ -138,6 +132,8 @@ class Cluster:
         is_short = not outgoing.common and not any(outgoing.rows)
 
         def then(_: Headers) -> None:
+            # No interrupt comes in here where anything follows the header; where not,
+            # all of this may be done again, and is the same the second time.
             self.in_command = True
             follows = message if len(message) > INLINE else b""
             self.link.send(follows, outgoing.common, outgoing.rows)
@@ -146,13 +142,11 @@ class Cluster:
             self._number = number
 
         own = Header.of(COMMAND, self._number, message, outgoing.launch)
-        self.link.go(rounds.one_round(own), nothing, then, is_short)
+        self.link.go(own, nothing, then, is_short)
 
     def await_command(self, inbox: Inbox) -> tuple[Message, int]:
-        """On another node, wait for a command; return it and its launch's number.
-
-        What comes with it is put into the inbox.
-        """
+        """On another node, wait for a command; return it and its launch's number."""
+        # What comes with it is put into the inbox.
         found: list[tuple[Message, int]] = []
 
         def then(headers: Headers) -> None:
@@ -160,12 +154,14 @@ class Cluster:
                 self.link.fall_apart()
             self.in_command = True
             message = Message.unpacked(self.link.from_one(b"", headers, 0))
+            # From here on node 0 sends, whatever there is room for: so nothing may be
+            # raised before all of it has been received.
             arrays = inbox.make_room(message, self.here)
             self.link.receive_arrays(arrays, len(message.following))
             found.append((message, headers[0].word))
             self._number += 1
 
-        self.link.go(rounds.one_round(Header(IDLE, self._number)), nothing, then)
+        self.link.go(Header(IDLE, self._number), nothing, then)
         return found[0]
 
     def join(
@@ -179,6 +175,7 @@ class Cluster:
         """
 
         def then(headers: Headers) -> None:
+            # While some still meet, these are the headers of a meeting that has failed.
             if headers.are_all(JOIN):
                 self._replies = self.link.gather(reply, headers)
                 if self.node == 0:
@@ -194,7 +191,7 @@ class Cluster:
                 if not self.in_command:
                     break
                 own = Header.of(JOIN, self._number, reply, word)
-                self.link.go(rounds.joining(own), look_about, then, is_short=True)
+                self.link.go(own, look_about, then, is_short=True)
             except BaseException as error:
                 if interrupt is not None or isinstance(error, Expired):
                     why = f"{error!r}: not all nodes have come, so the job ends"
@@ -237,10 +234,10 @@ class Cluster:
                 then(headers)
 
         own = Header.of(MEET, self._number, data, word)
-        try:
-            return self.link.go(rounds.meeting(own), look_about, follow, is_short)
-        except rounds.Stopped:
-            raise Aborted from None
+        headers = self.link.go(own, look_about, follow, is_short)
+        if not headers.are_all(MEET):  # some have failed, and joined
+            raise Aborted
+        return headers
 
     def exchange(self, look_about: Look, data: bytes) -> Sequence[Bytes]:
         """Return what all nodes say, in their order."""

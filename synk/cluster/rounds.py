@@ -16,16 +16,13 @@ the same for all, so that no exchange is begun by some of them alone:
 A command ends when all join. Who fails joins at once; others, who meet, see that there,
 give the command up, and join in the next round. So every master gives as many headers
 as any other, whatever happens, and nothing that was begun is left.
-
-Generators yield headers here and receive those of all. They know of no MPI, and tests
-run a thousand of them in one process.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Generator, Sequence
-from typing import Any, NamedTuple, TypeAlias
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -45,10 +42,6 @@ _FIELDS = np.dtype(
     [("kind", "<i8"), ("number", "<i8"), ("word", "<i8"), ("length", "<i8")]
     + [("inline", f"V{INLINE}")]
 )
-
-
-class Stopped(Exception):
-    """Another node has given the present command up."""
 
 
 class Header(NamedTuple):
@@ -139,29 +132,3 @@ class Headers(Sequence[Header]):
         inline = self._fields["inline"].tobytes()
         starts = range(0, len(inline), INLINE)
         return [inline[i : i + n] for i, n in zip(starts, lengths, strict=True)]
-
-
-Rounds: TypeAlias = Generator[Header, Headers, Headers]
-"""Headers to give, one after the other; receives those of all; returns the last."""
-
-
-def one_round(own: Header) -> Rounds:
-    """Give a header, whatever the others say."""
-    headers = yield own
-    return headers
-
-
-def meeting(own: Header) -> Rounds:
-    """Meet the other nodes in one round; raise Stopped if one has given up."""
-    headers = yield own
-    if not headers.are_all(MEET):
-        raise Stopped
-    return headers
-
-
-def joining(own: Header) -> Rounds:
-    """Wait until all nodes have joined."""
-    while True:
-        headers = yield own
-        if headers.are_all(JOIN):
-            return headers

@@ -28,11 +28,9 @@ class SharedRows(NamedTuple):
 
     @property
     def serial(self) -> int:
-        """A number of their own, which all ranks know them by.
-
-        After an interrupted change of buffers, two ranks may hold different ones that
-        both fit.
-        """
+        """A number of their own, which all ranks know them by."""
+        # After an interrupted change of buffers, two ranks may hold different ones that
+        # both fit.
         return self.key[1]
 
 
@@ -61,6 +59,8 @@ class KeyedBuffers(Generic[Buffer]):
     """The buffers of one rank, by a key that all ranks use for the same one.
 
     A key begins with the number of a function, or with those of a list of variables.
+    All ranks make a buffer together, and each drops it for itself: so a rank may have
+    one where another has none, which they find out when they next meet for it.
     """
 
     def __init__(
@@ -69,15 +69,15 @@ class KeyedBuffers(Generic[Buffer]):
         self._comm, self._attachments = comm, attachments
         self._buffers: dict[tuple, Buffer] = {}
 
-    def forget(self, function: int) -> None:
-        """Drop the buffers of a function that is gone."""
-        for key in [key for key in self._buffers if key[0] == function]:
-            self._drop(key)
-
-    def forget_variable(self, number: int) -> None:
-        """Drop the buffers of lists of variables that one is gone of."""
+    def forget(self, kind: str, number: int) -> None:
+        """Drop the buffers of a "function" that is gone, or with a gone "variable"."""
         for key in list(self._buffers):
-            if isinstance(key[0], tuple) and number in key[0]:
+            owners = key[0] if isinstance(key[0], tuple) else ()
+            if kind == "variable":
+                is_gone = number in owners
+            else:
+                is_gone = kind == "function" and key[0] == number
+            if is_gone:
                 self._drop(key)
 
     def _drop(self, key: tuple) -> None:
@@ -88,11 +88,10 @@ class KeyedBuffers(Generic[Buffer]):
 
 
 def small_for(size: int) -> int:
-    """Return the bytes of values up to which `size` ranks gain nothing by dividing.
-
-    See `small`. To divide takes 6 us more, in which a rank reads some 64 KiB of others'
-    values (docs/performance.rst, "Beside its peers"); half of that is to be sure.
-    """
+    """Return the bytes of values up to which `size` ranks gain nothing by dividing."""
+    # See `small`. To divide takes 6 us more, in which a rank reads some 64 KiB of
+    # others' values (docs/performance.rst, "Beside its peers"); half of that is to be
+    # sure.
     return max(1 << 11, (1 << 15) // max(1, size - 1))
 
 
@@ -102,31 +101,26 @@ Kind = tuple[str, tuple[int, ...]]
 
 @dataclass
 class ValueRun:
-    """Adjacent values of one dtype and op, which are reduced as one array.
-
-    `start` and `end` are bytes of a row of the buffer. `members` has the position of
-    each value among those of the stage, and the element of the run that it begins with.
-    """
+    """Adjacent values of one dtype and op, which are reduced as one array."""
 
     dtype: str
     op: ReduceOp
-    start: int
+    start: int  # bytes of a row of the buffer
     end: int
+    # The position of each value among those of the stage, and with which element of the
+    # run it begins.
     members: list[tuple[int, int]] = field(default_factory=list)
 
 
 class FlatLayout:
-    """The places of values in a row, ordered so that those of one op are adjacent.
-
-    `offsets` are in bytes, by the position of a value; a row has `nbytes`.
-    """
+    """The places of values in a row, ordered so that those of one op are adjacent."""
 
     def __init__(self, kinds: Sequence[Kind], ops: Sequence[ReduceOp]) -> None:
         self.kinds = kinds
         order = sorted(range(len(kinds)), key=lambda i: (kinds[i][0], ops[i]))
         sizes = [nbytes_of(kinds[i]) for i in order]
-        offsets, self.nbytes = layout(sizes)
-        self.offsets = dict(zip(order, offsets, strict=True))
+        offsets, self.nbytes = layout(sizes)  # of a row
+        self.offsets = dict(zip(order, offsets, strict=True))  # by position, in bytes
         self.runs: list[ValueRun] = []
         for i, offset, size in zip(order, offsets, sizes, strict=True):
             dtype, op = kinds[i][0], ops[i]
@@ -194,8 +188,7 @@ def agree_on_kinds(
 ) -> list[Kind]:
     """Return dtypes and shapes of values, which must be those of the other ranks.
 
-    Raises ShapeMismatch, on every rank, if any differ; `names` is what the values are
-    called in messages.
+    Raises ShapeMismatch, on every rank, if any differ.
     """
     mine = None
     if values is not None:
@@ -210,9 +203,8 @@ def agree_on_kinds(
             if names is not None:
                 of_ranks = [kind[i][1] for kind in given]
                 check_shapes(f"reduce by {ops[i]!r}", names[i], of_ranks)
-            differ = ""
-            if len({dtype for dtype in dtypes if dtype is not None}) > 1:
-                differ = f", their dtypes {dtypes}"
+            has_one = len({kind[i][0] for kind in given}) == 1
+            differ = "" if has_one else f", their dtypes {dtypes}"
             raise ShapeMismatch(
                 f"cannot all-reduce by {ops[i]!r}: the ranks' shapes are"
                 f" {shapes}{differ}"

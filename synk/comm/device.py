@@ -20,33 +20,12 @@ from .flat import ONE_RANK, FlatBuffers
 from .shm import SharedMemoryComm
 
 
-class Transport:
-    """What combines and moves flat arrays of JAX's across the ranks' devices.
-
-    The arrays that it is given are nobody else's: their memory may be used for results.
-    None is empty. This one takes no arrays at all, so that all goes through the host;
-    see `NcclTransport` for one that does.
-    """
+class NoTransport:
+    """Has the place of a `NcclTransport` where there is none: all go by the host."""
 
     def supports(self, dtype: str) -> bool:
         """Tell whether it takes arrays of a dtype."""
         return False
-
-    def all_reduce(self, array: Any, op: ReduceOp) -> Any:
-        """Return the ranks' arrays combined by "sum", "prod", "min" or "max"."""
-        raise NotImplementedError
-
-    def reduce(self, array: Any, op: ReduceOp, root: int) -> Any:
-        """Return the ranks' arrays combined on one rank, and None on the others."""
-        raise NotImplementedError
-
-    def broadcast(self, array: Any, root: int) -> Any:
-        """Return what the array is on one rank."""
-        raise NotImplementedError
-
-    def all_gather(self, array: Any, into: Any) -> Any:
-        """Return the ranks' arrays one after the other, in the memory of `into`."""
-        raise NotImplementedError
 
     def check(self) -> None:
         """Raise if what is under way has failed."""
@@ -65,12 +44,12 @@ class DeviceBuffers(KeyedBuffers["DeviceBuffer"]):
     def __init__(
         self,
         comm: SharedMemoryComm,
-        connect: Callable[[SharedMemoryComm], Transport],
+        connect: Callable[[SharedMemoryComm], Any],
         host: FlatBuffers,
     ) -> None:
         super().__init__(comm)
         self._connect, self._host = connect, host
-        self._transport: Transport | None = None
+        self._transport: Any = None
         self._made = 0
 
     def reduce(
@@ -84,26 +63,31 @@ class DeviceBuffers(KeyedBuffers["DeviceBuffer"]):
         to_all: bool = True,
         names: Sequence[object] | None = None,
     ) -> list[Any]:
-        """Combine the ranks' values; see `FlatBuffers.reduce`.
-
-        All ranks need the results, or rank 0 only. `names` are what the values are
-        called in messages. Returned are arrays of JAX's, which may be under way, or of
-        numpy's where the host has combined them; None for what this rank does not get.
-        """
+        """Combine the ranks' values; see `FlatBuffers.reduce`."""
+        # All ranks need the results, or rank 0 only. Returned are arrays of JAX's,
+        # which may be under way, or of numpy's where the host has combined them; None
+        # for what this rank does not get.
         comm = self._comm
         if comm.size == 1:
             return ONE_RANK.reduce(key, values, ops, weights)
         buffer = self._buffers.get(key)
         fits = buffer is not None and buffer.fits(values)
+        # No rank sends anything before all have said here that they will.
         serials = comm.agree(buffer.serial if buffer is not None and fits else -1)
         if serials[0] < 0 or any(serial != serials[0] for serial in serials):
             buffer = self._buffers[key] = self._renew(values, ops, names)
         assert buffer is not None
-        assert self._transport is not None
         times.spent(WAIT)
         results: dict[int, Any] = {}
         share = comm.fractions(weights)[comm.rank]
-        for group, total in zip(buffer.groups, buffer.pack(values, share), strict=True):
+        # All before the first collective: see `_load`.
+        packed = [
+            group.nothing()
+            if values is None
+            else group.pack([values[i] for i in group.members], share)
+            for group in buffer.groups
+        ]
+        for group, total in zip(buffer.groups, packed, strict=True):
             if group.elements:
                 if to_all:
                     total = self._transport.all_reduce(total, group.op)
@@ -145,18 +129,17 @@ class DeviceBuffers(KeyedBuffers["DeviceBuffer"]):
         self._made = max(self._comm.agree(self._made)) + 1
         return DeviceBuffer(self._made, kinds, ops, self.transport())
 
-    def transport(self) -> Transport:
+    def transport(self) -> Any:
         """Return the transport, after connecting the ranks if one of them is not."""
         connected = self._comm.agree(self._transport is not None)
-        if self._transport is None or not all(connected):
-            self.abort()
-            self._transport = self._connect_all()
-        return self._transport
-
-    def _connect_all(self) -> Transport:
+        if self._transport is not None and all(connected):
+            return self._transport
+        # A communicator is of use to nobody if one of its ranks has given it up.
+        self.abort()
         try:
-            return self._connect(self._comm)
+            self._transport = self._connect(self._comm)
         except ImportError as error:
+            self._transport = NoTransport()
             if self._comm.rank == 0:
                 warnings.warn(
                     f"values of GPUs are all-reduced through the host, slowly: {error};"
@@ -164,7 +147,7 @@ class DeviceBuffers(KeyedBuffers["DeviceBuffer"]):
                     RuntimeWarning,
                     stacklevel=2,
                 )
-            return Transport()
+        return self._transport
 
 
 class DeviceBuffer:
@@ -175,7 +158,7 @@ class DeviceBuffer:
         serial: int,
         kinds: Sequence[Kind],
         ops: Sequence[ReduceOp],
-        transport: Transport,
+        transport: Any,
     ) -> None:
         self.serial = serial
         self._kinds = [(np.dtype(dtype), shape) for dtype, shape in kinds]
@@ -184,34 +167,22 @@ class DeviceBuffer:
             for dtype, shape in self._kinds
         )
         self.rest: list[int] = []
-        groups: dict[tuple[str, ReduceOp], list[int]] = {}
+        groups: dict[tuple[np.dtype, ReduceOp], list[int]] = {}
         for i, ((dtype, _), op) in enumerate(zip(self._kinds, ops, strict=True)):
-            is_mean = op == "avg"
-            if is_mean and dtype.kind != "f":
-                self.rest.append(i)  # rounded once, at the end
-            elif transport.supports(dtype.name):
-                groups.setdefault((dtype.name, op), []).append(i)
+            # Means of whole numbers are rounded once, at the end.
+            is_rounded = op == "avg" and dtype.kind != "f"
+            if transport.supports(dtype.name) and not is_rounded:
+                groups.setdefault((dtype, op), []).append(i)
             else:
                 self.rest.append(i)
         self.groups = [
-            make_group(
-                np.dtype(dtype), op, members, [self._kinds[i][1] for i in members]
-            )
+            make_group(dtype, op, members, [self._kinds[i][1] for i in members])
             for (dtype, op), members in groups.items()
         ]
 
     def fits(self, values: Sequence[Any] | None) -> bool:
         """Tell whether values of these shapes belong here; no values always do."""
         return values is None or [(v.dtype, v.shape) for v in values] == self._kinds
-
-    def pack(self, values: Sequence[Any] | None, share: float) -> list[Any]:
-        """Return the array of each group."""
-        if values is None:
-            return [group.nothing() for group in self.groups]
-        return [
-            group.pack([values[i] for i in group.members], share)
-            for group in self.groups
-        ]
 
 
 # -- values side by side in one array of JAX's: how they travel between devices
@@ -221,20 +192,16 @@ class DeviceBuffer:
 
 
 class PackedGroup(NamedTuple):
-    """Values of one dtype and op, which travel as one array of so many elements.
+    """Values of one dtype and op, which travel as one array of so many elements."""
 
-    The op is the transport's: an average is a sum of weighted values. `members` are the
-    values' positions. ``pack(values, share)`` returns the array; `share` is the rank's,
-    as a number of numpy's: of the average, and otherwise 0 if its values are to be left
-    out. `unpack` returns the values of the array that the ranks' have been combined to,
-    and `nothing` what a rank without values gives.
-    """
-
-    op: ReduceOp
-    members: list[int]
+    op: ReduceOp  # the transport's: an average is a sum of weighted values
+    members: list[int]  # the values' positions
+    # ``pack(values, share)`` returns the array; `share` is the rank's, as a number of
+    # numpy's: of the average, and otherwise 0 if its values are to be left out.
     pack: Callable[..., Any]
+    # The values of the array that the ranks' have been combined to.
     unpack: Callable[[Any], list[Any]]
-    nothing: Callable[[], Any]
+    nothing: Callable[[], Any]  # what a rank without values gives
     elements: int
 
 
@@ -251,15 +218,16 @@ def make_group(
     wide = np.dtype("float32") if dtype == np.float16 else dtype
 
     def pack(values: list[Any], share: Any) -> Any:
-        flat = _flat(values).astype(wide)
+        flat = jnp.concatenate([jnp.ravel(value) for value in values]).astype(wide)
         weighted = flat * share.astype(wide) if op == "avg" else flat
         # Nothing times NaN is NaN: a rank without rows is left out, not weighed.
         whole = jnp.where(share > 0, weighted, jnp.asarray(neutral, wide))
         return _as_integers(whole, op) if in_order else whole
 
     def unpack(flat: Any) -> list[Any]:
-        whole = _as_floats(flat) if in_order else flat
-        return split(whole.astype(dtype), shapes)
+        whole = (_as_floats(flat) if in_order else flat).astype(dtype)
+        parts = jnp.split(whole, np.cumsum(_sizes(shapes))[:-1])
+        return [part.reshape(s) for part, s in zip(parts, shapes, strict=True)]
 
     def nothing() -> Any:
         flat = jnp.full(elements, neutral, wide)
@@ -279,30 +247,14 @@ def make_group(
 
 
 def _load(unpack: Callable[[Any], list[Any]], room: Callable[[], Any]) -> None:
-    """Have what unpacks compiled and loaded, before a collective is under way.
-
-    A GPU loads programs when nothing runs on it, so while NCCL waits there for a rank
-    that has failed, whoever loads one waits with it, and cannot give up.
-    """
+    """Have what unpacks compiled and loaded, before a collective is under way."""
+    # A GPU loads programs when nothing runs on it, so while NCCL waits there for a rank
+    # that has failed, whoever loads one waits with it, and cannot give up.
     import jax
 
     # What comes of a transport is bound to its device, which JAX compiles for.
     bound = jax.device_put(room(), jax.devices()[0])
     jax.block_until_ready(unpack(bound))
-
-
-def split(flat: Any, shapes: Sequence[tuple[int, ...]]) -> list[Any]:
-    """Return arrays of some shapes that lie one after the other in a flat one."""
-    import jax.numpy as jnp
-
-    parts = jnp.split(flat, np.cumsum(_sizes(shapes))[:-1])
-    return [part.reshape(shape) for part, shape in zip(parts, shapes, strict=True)]
-
-
-def _flat(values: Sequence[Any]) -> Any:
-    import jax.numpy as jnp
-
-    return jnp.concatenate([jnp.ravel(value) for value in values])
 
 
 def _sizes(shapes: Sequence[tuple[int, ...]]) -> list[int]:
@@ -344,15 +296,11 @@ def _turned(bits: Any) -> Any:
 
 
 class GatheredRows(NamedTuple):
-    """Values of one dtype that are gathered: a row for each rank, as long as any needs.
+    """Values of one dtype that are gathered: a row for each rank, as long as any's."""
 
-    `pack` returns this rank's row for its values, `room` an array for the rows of all
-    ranks, and `unpack` each value's rows, of all ranks together.
-    """
-
-    pack: Callable[[list[Any]], Any]
-    room: Callable[[], Any]
-    unpack: Callable[[Any], list[Any]]
+    pack: Callable[[list[Any]], Any]  # this rank's row, of its values
+    room: Callable[[], Any]  # an array for the rows of all ranks
+    unpack: Callable[[Any], list[Any]]  # each value's rows, of all ranks together
 
 
 def make_rows(
@@ -379,17 +327,12 @@ def make_rows(
 
     def unpack(whole: Any) -> list[Any]:
         rows = whole.reshape(ranks, -1)
-        return [
-            jnp.concatenate(
-                [
-                    rows[rank, start : start + size].reshape(shape)
-                    for rank, (size, shape) in enumerate(zip(*of_value, strict=True))
-                ]
-            )
-            for start, of_value in zip(
-                starts, zip(sizes, shapes, strict=True), strict=False
-            )
-        ]
+        found = []
+        for i, start in enumerate(starts[:-1]):
+            of_ranks = zip(rows, sizes[i], shapes[i], strict=True)
+            parts = [r[start : start + n].reshape(shape) for r, n, shape in of_ranks]
+            found.append(jnp.concatenate(parts))
+        return found
 
     made = GatheredRows(jax.jit(pack), jax.jit(room), jax.jit(unpack))
     _load(made.unpack, made.room)

@@ -3,11 +3,9 @@
 Each rank has a row of shared memory for its values. It puts them there, waits for the
 others (a barrier), and then reduces its own part of all the rows::
 
-    row of rank 0   | part 0 | part 1 | part 2 |
-    row of rank 1   | part 0 | part 1 | part 2 |     rank r reads part r of every row
-    row of rank 2   | part 0 | part 1 | part 2 |
-
-    results         | part 0 | part 1 | part 2 |     and writes part r of the results
+    row of rank 0   | part 0 | part 1 |
+    row of rank 1   | part 0 | part 1 |     rank r reads part r of every row
+    results         | part 0 | part 1 |     and writes part r of the results
 
 The results are whole when every rank has done its part (another barrier). They may lie
 in a row that all ranks read, or in the rows that the values came from.
@@ -37,11 +35,7 @@ LARGE = 1 << 14
 
 
 class DividedAllReduce:
-    """One rank's share of an all-reduce of values of one dtype.
-
-    In shared memory `buffers`, of shape (size, elements), are the ranks' rows, and
-    every row of `results` receives the results.
-    """
+    """One rank's share of an all-reduce of values of one dtype; see `Reduction`."""
 
     def __init__(
         self,
@@ -52,17 +46,19 @@ class DividedAllReduce:
     ) -> None:
         self._comm, self._op, self._buffers = comm, op, buffers
         self._row = buffers[comm.rank]
-        self._part = _part_of(comm.rank, comm.size, buffers)
-        self._reduction = Reduction(op, buffers, results, comm.rank)
+        # This rank's part in elements; parts meet on cache lines.
+        unit = max(1, ALIGNMENT // buffers.itemsize)
+        lines = -(-self._row.size // unit)
+        ends = lines * comm.rank // comm.size, lines * (comm.rank + 1) // comm.size
+        self._part = [min(end * unit, self._row.size) for end in ends]
+        self.redirect(results)
         self._elsewhere: list[tuple[int, np.ndarray]] = []
 
     def put(self, values: Iterable[tuple[int, np.ndarray]]) -> None:
-        """Copy values into this rank's row, where the others will read them.
-
-        `values` say, in ascending order, where in the row each begins, and must not
-        change before `run`. What belongs to this rank's own part nobody else reads. If
-        that is much, it is left where it is, and `run` takes it from there.
-        """
+        """Copy values into this rank's row, where the others will read them."""
+        # Each begins at an element of the row, in ascending order. What belongs to this
+        # rank's own part nobody else reads. If that is much, it is left where it is,
+        # for `run` to take it from there: it must not change before.
         # What an interrupted reduction left here is of other values.
         self._elsewhere = []
         row, itemsize = self._row, self._row.itemsize
@@ -84,11 +80,7 @@ class DividedAllReduce:
         self._reduction = Reduction(self._op, self._buffers, results, rank)
 
     def run(self, weights: Sequence[float]) -> None:
-        """Reduce this rank's part.
-
-        The weights are those of each rank for "avg". A rank at 0 is left out of any
-        op, unless all are.
-        """
+        """Reduce this rank's part; a rank at weight 0 is left out, unless all are."""
         start, stop = self._part
         fractions = self._comm.fractions(weights)
         for begin, values in self._elsewhere:
@@ -97,16 +89,6 @@ class DividedAllReduce:
             self._reduction.run(fractions, begin, end, (values, begin))
             start = end
         self._reduction.run(fractions, start, stop)
-
-
-def _part_of(rank: int, size: int, buffers: np.ndarray) -> tuple[int, int]:
-    """Return a rank's part in elements; parts meet on cache lines."""
-    elements = buffers.shape[1]
-    unit = max(1, ALIGNMENT // buffers.itemsize)
-    lines = -(-elements // unit)
-    start = lines * rank // size * unit
-    stop = lines * (rank + 1) // size * unit
-    return min(start, elements), min(stop, elements)
 
 
 # -- kernels
@@ -182,10 +164,8 @@ def _combine_two(op, total, a, b, share_a, share_b):
 
 @compile_kernel
 def combine_block(op, total, wide, flat, stride, start, me, own, own_start, shares):
-    """Combine as many elements of all ranks' values as `total` holds.
-
-    Rank `me` has its values in `own`, from element `own_start` on.
-    """
+    """Combine as many elements of all ranks' values as `total` holds."""
+    # Rank `me` has its values in `own`, from element `own_start` on.
     # Nothing times NaN is NaN: a rank without rows is left out, not weighed.
     present = 0
     for rank in range(shares.size):
@@ -283,12 +263,9 @@ class Reduction:
         stop: int,
         own: tuple[np.ndarray, int] | None = None,
     ) -> None:
-        """Reduce the elements `start` to `stop`.
-
-        `shares` are the weights of the ranks for "avg", which sum to 1; a rank at 0 is
-        left out of any op. `own` are this rank's values, if they are not in the
-        buffers: a contiguous array, and the element at which they begin.
-        """
+        """Reduce the elements `start` to `stop`, by shares that sum to 1."""
+        # `own` are this rank's values, if they are not in the buffers: a contiguous
+        # array, and the element at which they begin.
         if start >= stop:
             return
         if self._wider is not None:
@@ -324,14 +301,12 @@ _THROUGH = {"float16": "float32", ("avg", "i"): "float64", ("avg", "u"): "float6
 
 
 def _flatten(buffers: np.ndarray) -> tuple[np.ndarray, int]:
-    """Return rows as one contiguous array, and the elements from a row to the next.
-
-    The rows may be parts of longer ones. Numba would compile another kernel for those,
-    and a slower one, which cannot know that a row's elements are adjacent.
-    """
-    stride = buffers.strides[0] // buffers.itemsize
+    """Return rows as one contiguous array, and the elements from a row to the next."""
+    # The rows may be parts of longer ones. Numba would compile another kernel for
+    # those, and a slower one, which cannot know that a row's elements are adjacent.
     if buffers.flags.c_contiguous:
         return buffers.reshape(-1), buffers.shape[1]
+    stride = buffers.strides[0] // buffers.itemsize
     length = (buffers.shape[0] - 1) * stride + buffers.shape[1]
     return as_strided(buffers, (length,), (buffers.itemsize,)), stride
 

@@ -6,6 +6,7 @@ A buffer has a row for each rank's values and one for the results, which all ran
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -69,41 +70,28 @@ class FlatBuffers(KeyedBuffers[StageBuffer]):
         comm = self._comm
         if comm.size == 1:
             return ONE_RANK.reduce(key, values, ops, weights)
-        flat = self._buffers.get(key)
+        flat, results = self._buffers.get(key), None
         if flat is None:
             self._refuse()
-            return self._renewed(key, values, ops, weights, times, names)
-        results = flat.reduce(comm, values, weights, times)
+        else:
+            results = flat.reduce(comm, values, weights, times)
         if results is None:
-            return self._renewed(key, values, ops, weights, times, names)
+            # All ranks come here together: each has seen the words of all.
+            values = None if values is None else list(map(np.asarray, values))
+            self._drop(key)
+            flat = self._buffers[key] = self._renew(values, ops, names)
+            results = flat.reduce(comm, values, weights, times)
+            assert results is not None, "the ranks' buffers differ"
         return results
 
     def _refuse(self) -> None:
         """Meet ranks that may have a buffer where this one has none."""
         self._comm.agree(-1)
 
-    def forget(self, function: int) -> None:
-        """Drop the buffers of a function that is gone."""
-        super().forget(function)
-        self._trees.forget(function)
-
-    def _renewed(
-        self,
-        key: tuple,
-        values: Sequence[np.ndarray] | None,
-        ops: Sequence[ReduceOp],
-        weights: Sequence[float],
-        times: Times,
-        names: Sequence[object] | None,
-    ) -> list[np.ndarray]:
-        """Combine values of other shapes than before, in a buffer for them."""
-        # All ranks come here together: each has seen the words of all.
-        values = None if values is None else list(map(np.asarray, values))
-        self._drop(key)
-        flat = self._buffers[key] = self._renew(values, ops, names)
-        results = flat.reduce(self._comm, values, weights, times)
-        assert results is not None, "the ranks' buffers differ"
-        return results
+    def forget(self, kind: str, number: int) -> None:
+        """Drop the buffers of what is gone."""
+        super().forget(kind, number)
+        self._trees.forget(kind, number)
 
     def _renew(
         self,
@@ -136,24 +124,12 @@ class FlatBuffers(KeyedBuffers[StageBuffer]):
 class OneRank:
     """What takes the place of flat buffers where there is one rank only."""
 
-    def reduce(
-        self,
-        key: tuple,
-        values: Sequence[np.ndarray] | None,
-        ops: Sequence[ReduceOp],
-        weights: Sequence[float],
-        times: Times = UNCOUNTED,
-    ) -> list[np.ndarray]:
+    def reduce(self, key: tuple, values: Any, *_: Any) -> list[np.ndarray]:
         """Return the values."""
-        assert values is not None
         return list(values)
 
     def reduce_tree(
-        self,
-        key: tuple,
-        given: Subtrees | None,
-        cut: BlockCut,
-        times: Times = UNCOUNTED,
+        self, key: tuple, given: Subtrees | None, cut: BlockCut, *_: Any
     ) -> list[np.ndarray]:
         """Return what the rank's own subtrees come to."""
         assert given is not None

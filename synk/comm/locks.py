@@ -70,9 +70,8 @@ def write(words, index, value):
 class Locks:
     """One rank's way to locks and counters, among int64 words in shared memory.
 
-    `looks` is how often to look at a word before sleeping; 0 if ranks share cores.
-    `patience` is called when a wait begins. What it returns is called now and then
-    meanwhile, and raises if a rank has died or failed, or it takes too long.
+    `looks` is how often to look at a word before sleeping; 0 if ranks share cores. What
+    `patience` returns for a wait raises if a rank has died, or it takes too long.
     """
 
     def __init__(
@@ -86,11 +85,9 @@ class Locks:
         self._looks, self._patience = looks, patience
 
     def acquire(self, index: int) -> None:
-        """Take a lock, when it is free.
-
-        An interrupt may come after it was taken and before this returns: `release_all`
-        gives back what is this rank's, however it came to it.
-        """
+        """Take a lock, when it is free."""
+        # An interrupt may come after it was taken and before this returns:
+        # `release_all` gives back what is this rank's, however it came to it.
         self._until(take, index, self._owner)
 
     def release(self, index: int) -> None:

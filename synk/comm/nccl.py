@@ -20,7 +20,6 @@ from typing import Any
 from ..errors import SynkError
 from ..memory.cuda import After, Capsule, after_xla
 from ..reduce_ops import ReduceOp
-from .device import Transport
 from .shm import SharedMemoryComm
 
 OPS = ("sum", "prod", "min", "max")
@@ -39,13 +38,12 @@ _ENDING = 10.0
 """Seconds after which a communicator that does not end is left behind."""
 
 
-class NcclTransport(Transport):
-    """One rank's communicator.
+class NcclTransport:
+    """One rank's communicator, which all ranks make at the same time.
 
-    Making one is collective: every rank makes its own at the same time, and `comm`
-    carries the unique id. `shares_gpu` tells whether other ranks are on this one's GPU.
-    The arrays that methods are given must be nobody else's: NCCL may write to them.
-    What they return lies in that memory, where that is possible.
+    `shares_gpu` tells whether other ranks are on this one's GPU. Methods are given flat
+    arrays of JAX's that are nobody else's, none empty: NCCL may write to them, and what
+    is returned lies in that memory, where that is possible.
 
     Raises ImportError, on every rank, if nccl4py or NCCL is not installed on one, and
     SynkError if NCCL does not get on.
@@ -112,11 +110,9 @@ class NcclTransport(Transport):
                 raise SynkError(f"NCCL failed on rank {self._comm.rank}: {why}")
 
     def abort(self) -> None:
-        """End what is under way, as ranks that are gone will not come to it.
-
-        This needs no other rank. It is the end of every communicator: `destroy` waits
-        for the others, which may be gone.
-        """
+        """End what is under way, as ranks that are gone will not come to it."""
+        # This needs no other rank. It is the end of every communicator: `destroy` waits
+        # for the others, which may be gone.
         communicator, self._communicator = self._communicator, None
         atexit.unregister(self.abort)
         if communicator is None:
@@ -138,11 +134,9 @@ class NcclTransport(Transport):
         return Capsule(array, self._stream)
 
     def _result(self, result: Any, *read: Any) -> Any:
-        """Return an array that NCCL writes, for JAX to read when that is done.
-
-        JAX gives the memory of an array away as soon as nobody has the array any more:
-        so those that NCCL is busy with are kept until it has done.
-        """
+        """Return an array that NCCL writes, for JAX to read when that is done."""
+        # JAX gives the memory of an array away as soon as nobody has the array any
+        # more: so those that NCCL is busy with are kept until it has done.
         self._settle()
         self._busy.append((self._stream.record(), (result, *read)))
         while self._busy and self._busy[0][0].is_done:
@@ -154,10 +148,8 @@ class NcclTransport(Transport):
         return jax.dlpack.from_dlpack(After(result, self._stream))
 
     def _settle(self, deadline: float = float("inf")) -> None:
-        """Return when NCCL can be called again, and its stream used.
-
-        Connecting the ranks, and the first collective of a kind, take a while.
-        """
+        """Return when NCCL can be called again, and its stream used."""
+        # Connecting the ranks, and the first collective of a kind, take a while.
         communicator = self._communicator
         while int(communicator.get_async_error()) == _IN_PROGRESS:
             self._comm.look_about()
@@ -192,11 +184,9 @@ def _import_everywhere(comm: SharedMemoryComm, shares_gpu: bool) -> tuple[Any, b
 
 
 def _allow_sharing(version: tuple[int, ...], rank: int) -> None:
-    """Let ranks share a GPU, which NCCL does not expect of them.
-
-    Before version 2.30 it allows that only of ranks of different hosts; these then talk
-    through sockets, slowly.
-    """
+    """Let ranks share a GPU, which NCCL does not expect of them."""
+    # Before version 2.30 it allows that only of ranks of different hosts; these then
+    # talk through sockets, slowly.
     if version >= (2, 30):
         os.environ.setdefault("NCCL_MULTI_RANK_GPU_ENABLE", "1")
     elif os.environ.get("NCCL_HOSTID", _HOST).startswith(_HOST):

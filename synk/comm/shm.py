@@ -5,12 +5,9 @@ All ranks run the same calls in the same order, within one command. What is buil
 
 Every rank stores the number of the meeting in a word of its own, and has met the others
 when all words have come that far: compiled code watches them. Numbers only grow, so
-nothing is ever reset. A rank that has watched in vain for some time goes to sleep. The
-rank that comes last wakes the sleepers. For that each rank first stores its number and
-then looks for sleepers, and each sleeper first says that it sleeps and then looks at
-the numbers: these accesses have one order for all ranks (they are sequentially
-consistent), and in it the last to store sees every sleeper that has not seen its
-number.
+nothing is ever reset. A rank that has watched in vain for some time goes to sleep, and
+the last to come wakes it. Who stores first and looks then cannot miss the other: these
+accesses have one order for all ranks (they are sequentially consistent).
 """
 
 from __future__ import annotations
@@ -47,17 +44,8 @@ _COUNTS = 1 << 24
 class SharedMemoryComm:
     """One rank's end of the shared-memory transport.
 
-    `watch` raises when a rank has died; on ranks other than the master it does nothing.
-    The `limit` is how long the master waits in a barrier; the others wait for its word.
-
-    Attributes
-    ----------
-    words, places : numpy.ndarray of int64
-        The control segment's, and where in it the meetings' numbers are.
-    slots : numpy.ndarray of uint8, shape (2, size, 8)
-        Where ranks have values on the way that fit; two sets for meetings in turn.
-    weights, shares : list of float, numpy.ndarray of float64
-        Those of which `fractions` was asked last, and what it has returned.
+    `watch` raises when a rank has died. The `limit` is how long the master waits in a
+    barrier; the others wait for its word.
     """
 
     def __init__(
@@ -72,8 +60,11 @@ class SharedMemoryComm:
         self._control = control
         self._watch = watch
         self._limit, self._recorder, self.phase = limit, recorder, recorder.phase
+        # The control segment's, and where in it the meetings' numbers are.
         self.words, self.places = control.array, find_places(control, rank)
+        # Where ranks have values on the way that fit; two sets for meetings in turn.
         self.slots, self._own = control.slots, control.rank_word(rank, BARRIER)
+        # Those of which `fractions` was asked last, and what it has returned.
         self.weights: list[float] = []
         self.shares = np.empty(control.size)
 
@@ -88,14 +79,13 @@ class SharedMemoryComm:
         Raises Aborted if a rank failed on its way, and in the master WorkerDied or
         Expired if one died or did not come in time.
         """
+        # An interrupt from here on leaves ranks at different numbers: the command is
+        # aborted then, and the next one's meetings have numbers that none has reached.
         number = self.next_meeting()
         self.come(meet(self.words, self.places, number), number)
 
     def come(self, state: int, number: int) -> None:
-        """Return when every rank has come to a meeting; wake those that slept.
-
-        `state` is what `meet` has returned for the meeting of this number.
-        """
+        """Return when every rank has come to a meeting of which `meet` said so much."""
         if state == MET:
             return
         control = self._control

@@ -53,11 +53,7 @@ and from a slot's beginning to the values; the number of runs. From _PLACES on
 
 
 class SmallBuffer(StageBuffer):
-    """A buffer for few values, of any dtypes and ops.
-
-    The rows are two sets of slots, one for each rank; what fits into
-    `SharedMemoryComm.slots` is put there.
-    """
+    """A buffer for few values: two sets of slots, of one for each rank."""
 
     def __init__(
         self, comm: SharedMemoryComm, plan: FlatLayout, shared: SharedRows
@@ -65,7 +61,7 @@ class SmallBuffer(StageBuffer):
         super().__init__(comm, plan, shared)
         self._slots = shared.rows.reshape(2, comm.size, -1)
         if plan.runs[-1].end <= comm.slots.shape[2]:
-            self._slots = comm.slots
+            self._slots = comm.slots  # beside the word that tells of a meeting
         # What this rank gives, and then the result.
         self._values = np.zeros(plan.nbytes, np.uint8)
         self._views = views_of(plan, self._values)

@@ -28,10 +28,7 @@ class TreeBuffers(KeyedBuffers["TreeBuffer"]):
     def reduce(
         self, key: tuple, given: Subtrees | None, cut: BlockCut, times: Times
     ) -> list[np.ndarray]:
-        """Combine the ranks' subtrees; a rank that has no rows gives None.
-
-        `cut` is the same on all ranks, and `times` is where to count the time it takes.
-        """
+        """Combine the ranks' subtrees; a rank that has no rows gives None."""
         buffer = self._buffers.get(key)
         results = None
         if buffer is None:
@@ -56,7 +53,7 @@ class TreeBuffers(KeyedBuffers["TreeBuffer"]):
         shape = 2 * comm.size * cut.most + 1, columns.width
         shared = make_shared_rows(comm, self._attachments, shape, np.float64)
         slots = shared.rows[:-1].reshape(2, comm.size, cut.most, columns.width)
-        return TreeBuffer(columns, slots, shared)
+        return TreeBuffer(columns, slots, shared, comm.rank)
 
 
 class TreeBuffer:
@@ -67,10 +64,7 @@ class TreeBuffer:
     """
 
     def __init__(
-        self,
-        columns: Columns,
-        slots: np.ndarray,
-        shared: SharedRows,
+        self, columns: Columns, slots: np.ndarray, shared: SharedRows, rank: int
     ) -> None:
         self.shared = shared
         self._columns, self._slots = columns, slots
@@ -78,22 +72,16 @@ class TreeBuffer:
         self._none = np.empty((0, columns.width))
         self._is_divided = columns.width >= DIVIDED
         self._total = shared.rows[-1] if self._is_divided else np.empty(columns.width)
-        self._part: tuple | None = None
-
-    def _part_of(self, rank: int) -> tuple:
-        """Return what this rank combines, and what of it is averaged and multiplied."""
-        if self._part is None:
-            columns, start, stop = self._columns, 0, self._columns.width
-            if self._is_divided:
-                ranks = self._slots.shape[1]
-                start, stop = (stop * (rank + i) // ranks for i in range(2))
-            averages, products = (
-                np.clip(ranges - start, 0, stop - start)
-                for ranges in (columns.averages, columns.products)
-            )
-            slots = self._slots[..., start:stop]
-            self._part = slots, averages, products, self._total[start:stop]
-        return self._part
+        start, stop = 0, columns.width
+        if self._is_divided:
+            ranks = slots.shape[1]
+            start, stop = stop * rank // ranks, stop * (rank + 1) // ranks
+        # What this rank combines, and what of it is averaged and multiplied.
+        averages, products = (
+            np.clip(ranges - start, 0, stop - start)
+            for ranges in (columns.averages, columns.products)
+        )
+        self._part = slots[..., start:stop], averages, products, self._total[start:stop]
 
     def _fits(self, columns: Columns) -> bool:
         if columns is not self._known and columns.each == self._columns.each:
@@ -114,18 +102,13 @@ class TreeBuffer:
             comm.agree(-1)  # a meeting like the others', who see the word
             times.spent(WAIT)
             return None
-        words, places, slots, word = (
-            comm.words,
-            comm.places,
-            self._slots,
-            self.shared.serial,
-        )
+        words, places, word = comm.words, comm.places, self.shared.serial
         comm.phase[0] = MEETING
-        state = _hand_on(words, places, word, slots, entries)
+        state = _hand_on(words, places, word, self._slots, entries)
         if state != MET:
             comm.come(state, comm.number)
         times.spent(WAIT)
-        part, averages, products, total = self._part_of(comm.rank)
+        part, averages, products, total = self._part
         how = cut.counts, cut.levels, cut.start, averages, products, cut.rows
         if not _taken(words, places, word, part, *how, total):
             return None

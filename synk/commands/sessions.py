@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
+from ..memory import proc
 from ..report.words import count
 from ..workers.recorder import Owner, RankEvent, RecordsReader, lines_of, owner_of
 from .info import WIDTH, gibibytes
@@ -149,9 +150,7 @@ def _read(path: str) -> FoundSession | None:
 
 def process(pid: int) -> Process | None:
     """Return what the kernel says of a process; None if there is none."""
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
+    if not (fields := proc.stat(pid)):
         return None
     ticks = int(fields[11]) + int(fields[12])
     state = _STATES.get(fields[0], fields[0])

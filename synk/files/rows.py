@@ -38,7 +38,7 @@ def new_reader() -> JobThread:
 def read_on_any_core(job: Callable[[], None]) -> None:
     """Do a job; called in a thread that was born with the cores of rank 0."""
     with contextlib.suppress(StateError):  # no ranks
-        SESSION.context.unpin_thread()
+        SESSION.context.confinement.unpin_thread()
     job()
 
 

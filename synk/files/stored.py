@@ -9,6 +9,7 @@ import contextlib
 import mmap
 import os
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -99,7 +100,8 @@ class Stored(NamedTuple):
             if os.fstat(file.fileno()).st_size < end:
                 raise ValueError(f"it ends before the array does, at byte {end}")
             fd, read = file.fileno(), mmap.ACCESS_READ
-            mapped = descriptors.mapped(lambda: mmap.mmap(fd, end, access=read), fd)
+            make = partial(mmap.mmap, access=read)
+            mapped = descriptors.mapped(make, fd, end)
         mapped.madvise(mmap.MADV_WILLNEED)  # disks begin at once
         shape = self.shape[::-1] if self.is_fortran else self.shape
         array: np.ndarray = np.ndarray(shape, self.dtype, mapped, self.offset)

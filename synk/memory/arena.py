@@ -47,26 +47,17 @@ class Arena:
         return windows
 
     def room(self, kinds: list) -> tuple[list[np.ndarray], list[Window]]:
-        """Make room for arrays, over what was there; return places and windows.
-
-        `kinds` has a dtype and a shape for each.
-        """
-        if kinds != self._layout[0]:  # calls in a loop mostly bring the same again
+        """Make room for arrays, over what was there; return places and windows."""
+        # `kinds` has a dtype and a shape for each; where it is empty all stays as it
+        # is.
+        if kinds and kinds != self._layout[0]:  # calls mostly bring the same again
             self._layout = kinds, *self._lay_out(kinds)
-        _, places, windows, nbytes = self._layout
+        _, places, windows, nbytes = self._layout if kinds else _NOTHING
         if self._is_large:
             self._count(nbytes)
         return places, windows
 
-    def put_nothing(self) -> tuple[()]:
-        """Leave everything as it is, but count a message that needs nothing."""
-        if self._is_large:
-            self._count(0)
-        return ()
-
-    def _lay_out(
-        self, kinds: Sequence[tuple[np.dtype, tuple[int, ...]]]
-    ) -> tuple[list[np.ndarray], list[Window], int]:
+    def _lay_out(self, kinds: list) -> tuple[list[np.ndarray], list[Window], int]:
         sizes = [math.prod(shape) * dtype.itemsize for dtype, shape in kinds]
         offsets, total = layout(sizes)
         if self._segment is None:

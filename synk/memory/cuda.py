@@ -15,13 +15,11 @@ from typing import Any, NamedTuple
 
 
 def after_xla(module: str) -> Any:
-    """Import a module of CUDA's Python bindings, and have XLA take the GPU before.
-
-    Bindings newer than the driver ask it for calls that it does not have, and it keeps
-    its answers in a log. One begun before CUDA is initialised is lost then, and what
-    the driver notes next crashes the process: NCCL, when it connects the ranks, has it
-    note something. (Seen with driver 580.159 and cuda-bindings 13.5.)
-    """
+    """Import a module of CUDA's Python bindings, and have XLA take the GPU before."""
+    # Bindings newer than the driver ask it for calls that it does not have, and it
+    # keeps its answers in a log. One begun before CUDA is initialised is lost then, and
+    # what the driver notes next crashes the process: NCCL, when it connects the ranks,
+    # has it note something. (Seen with driver 580.159 and cuda-bindings 13.5.)
     import_module("jax").devices()
     return import_module(module)
 
@@ -37,8 +35,7 @@ class Piece(NamedTuple):
 class CudaCopier:
     """Copies by the CUDA driver, to the one GPU that this process sees.
 
-    Raises ImportError if cuda-bindings or cuda-core is not installed, and RuntimeError
-    if the driver refuses.
+    Raises ImportError without its bindings, and RuntimeError if it refuses.
     """
 
     def __init__(self) -> None:
@@ -105,11 +102,9 @@ class CudaWriting:
         self._ended: Any = None
 
     def copy(self, pieces: Sequence[Piece]) -> None:
-        """Start to copy from the host's memory to the array.
-
-        Many copies are one call of the driver: of 64 images, each by itself, the GPU
-        took 1.1 times as long.
-        """
+        """Start to copy from the host's memory to the array."""
+        # Many copies are one call of the driver: of 64 images, each by itself, the GPU
+        # took 1.1 times as long.
         driver, start = self._driver, self._start
         if len(pieces) == 1:
             ((at, source, nbytes),) = pieces

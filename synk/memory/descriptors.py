@@ -58,11 +58,15 @@ _SYS_PIDFD_OPEN = 434
 """The same on all architectures but Alpha."""
 
 
-def new_memory(name: str) -> FileIO:
-    """Return new, empty memory as a file, which programs that are run do not get.
+def open_again(pid: int | str, fd: int) -> FileIO:
+    """Open what a descriptor of a process is for, at a position of its own."""
+    path, flags = f"/proc/{pid}/fd/{fd}", os.O_RDWR | os.O_CLOEXEC
+    return opened(os.open, path, flags, mode="r+")
 
-    `name` is shown in ``/proc/<pid>/fd`` and ``maps``; nobody can open it by that.
-    """
+
+def new_memory(name: str) -> FileIO:
+    """Return new, empty memory as a file, which programs that are run do not get."""
+    # `name` is shown in ``/proc/<pid>/fd`` and ``maps``; nobody can open it by that.
     with forbidden_in_words("memfd_create"):
         try:
             file = opened(_memfd_create, name, _CLOEXEC | _NOEXEC_SEAL, mode="r+")
@@ -99,6 +103,7 @@ def _memfd_by_libc(name: str, flags: int) -> int:
     return _by_libc("memfd_create", name.encode(), flags)
 
 
+# Looked up here, once: tests have it fail as on older kernels.
 _memfd_create = getattr(os, "memfd_create", _memfd_by_libc)
 
 
@@ -113,7 +118,7 @@ def _above_streams(file: FileIO) -> FileIO:
     return moved
 
 
-def mapped(make: Callable[[], Mapped], fd: int) -> Mapped:
+def mapped(make: Callable[[int, int], Mapped], fd: int, nbytes: int) -> Mapped:
     """Return what `make` maps of a file: the descriptor that it keeps is no stream's.
 
     Python's `mmap` makes a duplicate of the descriptor, with the lowest number that is
@@ -122,7 +127,7 @@ def mapped(make: Callable[[], Mapped], fd: int) -> Mapped:
     """
     closed, missed = [n for n in range(FIRST) if not _is_for(n)], []
     while True:
-        made = make()
+        made = make(fd, nbytes)
         free = [n for n in closed if not _is_for(n, fd)]
         if len(free) == len(closed):
             return made

@@ -30,20 +30,21 @@ class MemoryLimit(NamedTuple):
 
 
 def memory_limits() -> list[MemoryLimit]:
-    """Return all limits of this process: the machine's first, then its cgroups'.
-
-    What the kernel would drop first, its cache of files, counts as free. Swap does not.
-    A limit that cannot be read is left out.
-    """
-    return [*_machine(), *_memory_cgroups()]
+    """Return all limits of this process: the machine's first, then its cgroups'."""
+    # What the kernel would drop first, its cache of files, counts as free. Swap does
+    # not. A limit that cannot be read is left out.
+    found: list[MemoryLimit] = []
+    machine = _fields(PROC / "meminfo")
+    if "MemAvailable:" in machine:
+        total, free = machine["MemTotal:"], machine["MemAvailable:"]
+        found.append(MemoryLimit(None, 1024 * total, 1024 * free))
+    return [*found, *_memory_cgroups()]
 
 
 def tightest() -> MemoryLimit | None:
-    """Return the limit that has the least left; None if none can be read.
-
-    Where a limit is passed the kernel does not refuse memory: it kills processes. So
-    whoever reserves looks here first.
-    """
+    """Return the limit that has the least left; None if none can be read."""
+    # Where it is passed the kernel does not refuse memory: it kills processes. So
+    # whoever reserves looks here first.
     return min(memory_limits(), key=lambda limit: limit.free, default=None)
 
 
@@ -97,8 +98,7 @@ class OomKills:
 def cgroups(controller: str) -> Iterator[tuple[int, Path]]:
     """Yield version and folder of the groups that limit this process, inner ones first.
 
-    `controller` is "memory", say, or "cpu". All groups of version 2 are returned, as
-    each may have any controller.
+    All groups of version 2 are yielded, as each may have any controller.
     """
     for line in _read(PROC / "self/cgroup").splitlines():
         _, names, path = line.split(":", 2)
@@ -120,13 +120,6 @@ def _around(version: int, root: Path, path: str) -> Iterator[tuple[int, Path]]:
     for n in range(len(parts), 0, -1) if parts[0] else ():
         yield version, root.joinpath(*parts[:n])
     yield version, root
-
-
-def _machine() -> Iterator[MemoryLimit]:
-    fields = _fields(PROC / "meminfo")
-    if "MemAvailable:" in fields:
-        total, available = fields["MemTotal:"], fields["MemAvailable:"]
-        yield MemoryLimit(None, 1024 * total, 1024 * available)
 
 
 def _memory_cgroups() -> Iterator[MemoryLimit]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from time import perf_counter
 from typing import Any
 
@@ -17,13 +18,7 @@ from .to_device import DeviceTaker, ToDevice
 
 
 class RowLoader:
-    """Takes the arguments of one function, of which so many have rows, or are constant.
-
-    Attributes
-    ----------
-    rows : list of two lists of RowTaker
-        A run of many calls fills one set while the other is in use.
-    """
+    """Takes the arguments of one function: those that have rows, and constants."""
 
     def __init__(self, rows: int, constants: int) -> None:
         self._counts = rows, constants
@@ -43,13 +38,13 @@ class RowLoader:
 
     def renew(self) -> None:
         """Take the next rows into other memory, as the last ones may yet be read."""
+        make: Callable[[], RowTaker] = RowTaker
+        if self._to_device is not None:
+            make = partial(DeviceTaker, self._to_device)
         rows, constants = self._counts
-        self.rows = [[self._new() for _ in range(rows)] for _ in range(2)]
-        self._constants = [self._new() for _ in range(constants)]
-
-    def _new(self) -> RowTaker:
-        to_device = self._to_device
-        return RowTaker() if to_device is None else DeviceTaker(to_device)
+        # Two sets: a run of many calls fills one while the other is in use.
+        self.rows = [[make() for _ in range(rows)] for _ in range(2)]
+        self._constants = [make() for _ in range(constants)]
 
     def take(
         self, sources: Sequence[Any], selections: Sequence[Selection]
@@ -67,8 +62,7 @@ class Prefetcher:
     """Goes through items, while a thread takes the rows of the next one.
 
     An item has `sources`, arrays that rows are taken from, `selections`, which rows of
-    each, and `start`: when the wait for its rows began. `takers` are two sets with a
-    taker for every array of an item: one is filled while the other is in use.
+    each, and `start`: when the wait for its rows began. For `takers` see `RowLoader`.
     """
 
     def __init__(self, takers: Sequence[Sequence[RowTaker]]) -> None:
@@ -112,18 +106,17 @@ class JobThread:
     If it is for one job it ends with that, and the next one has another: so none is
     left, whatever becomes of this object. Otherwise it ends when this is closed.
 
-    A signal handler of the script may raise between any two lines that Python runs in
-    the main thread, those of `threading` and `concurrent.futures` among them: an
-    ``Event`` or a ``Future`` would keep its lock then, and whoever needs it next would
-    wait for ever. What waits here does so by locks of compiled code alone, which are
-    taken or are not. After an interrupt in `begin` or `wait` nothing may be called but
-    `close`.
+    A signal handler of the script may raise between any two lines, those of `threading`
+    and `concurrent.futures` among them: an ``Event`` or a ``Future`` would keep its
+    lock then, for ever. What waits here does so by locks of compiled code alone, which
+    are taken or are not. After an interrupt in `begin` or `wait` nothing may be called
+    but `close`.
     """
 
     def __init__(self, name: str, is_for_one_job: bool = False) -> None:
         self._name, self._is_for_one_job = name, is_for_one_job
         self._thread: threading.Thread | None = None
-        self._job: Callable[[], Any] = _nothing
+        self._job: Callable[[], Any] = _NOTHING
         self._result: Any = None
         self._error: BaseException | None = None
         self._is_done, self._is_closed, self._has_ended = True, False, True
@@ -183,7 +176,7 @@ class JobThread:
                     self._result = self._job()
                 except BaseException as error:
                     self._error = error
-                self._job = _nothing  # and the arrays that it has
+                self._job = _NOTHING  # and the arrays that it has
                 self._is_done = True
                 _give(self._to_be_done)
                 if self._is_for_one_job:
@@ -193,8 +186,7 @@ class JobThread:
             _give(self._to_be_done)
 
 
-def _nothing() -> None:
-    """Do nothing."""
+_NOTHING: Callable[[], Any] = tuple
 
 
 def _give(lock: threading.Lock) -> None:

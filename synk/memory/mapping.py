@@ -63,7 +63,7 @@ class Mapping(mmap.mmap):
     pages_read: bytearray | None = None
     """For each page whether this process has read it; None if it has all."""
 
-    _start: int
+    start: int  # where it lies, if there are such pages
 
     def __del__(self) -> None:
         if self.before_unmapping is not None:
@@ -71,36 +71,29 @@ class Mapping(mmap.mmap):
 
     def written_elsewhere(self) -> None:
         """Take note that this process has none of the pages yet, but others do."""
-        self._start = address(np.frombuffer(self, np.uint8))
+        self.start = address(np.frombuffer(self, np.uint8))
         self.pages_read = bytearray(-(-len(self) // PAGESIZE))
-
-    def read_pages(self, view: np.ndarray) -> None:
-        """Read each page that a C-contiguous view lies on, if that was not done."""
-        assert self.pages_read is not None
-        start = address(view) - self._start
-        stop = start + view.nbytes
-        first, last = start // PAGESIZE, -(-stop // PAGESIZE)
-        if self.pages_read.find(0, first, last) < 0:
-            return
-        np.frombuffer(self, np.uint8)[first * PAGESIZE : stop : PAGESIZE].max()
-        self.pages_read[first:last] = bytes([1]) * (last - first)
-        if 0 not in self.pages_read:
-            self.pages_read = None
 
 
 def bring(array: np.ndarray) -> None:
-    """Have the pages of a C-contiguous array mapped before machine code reads it.
-
-    A process that has a segment finds each page of it when it reads there first. But a
-    vector instruction with a mask, which compilers make of ``switch`` and ``where``,
-    reads nothing where its mask is off. On a page that the process has not read yet it
-    then takes hundreds of cycles, every time, as no read ever comes that would bring
-    the page. (A term that is looked at for y = 0 alone, among rows where it is not 0,
-    made a rank take twice its time.) Who wrote the values has no such pages.
-    """
+    """Have the pages of a C-contiguous array mapped before machine code reads it."""
+    # A process that has a segment finds each page of it when it reads there first. But
+    # a vector instruction with a mask, which compilers make of ``switch`` and
+    # ``where``, reads nothing where its mask is off. On a page that the process has not
+    # read yet it then takes hundreds of cycles, every time, as no read ever comes that
+    # would bring the page. (A term that is looked at for y = 0 alone, among rows where
+    # it is not 0, made a rank take twice its time.) Who wrote the values has them.
     mapping = mapping_of(array)
-    if mapping is not None and mapping.pages_read is not None:
-        mapping.read_pages(array)
+    if mapping is None or mapping.pages_read is None:
+        return
+    start = address(array) - mapping.start
+    stop = start + array.nbytes
+    first, last = start // PAGESIZE, -(-stop // PAGESIZE)
+    if mapping.pages_read.find(0, first, last) >= 0:
+        np.frombuffer(mapping, np.uint8)[first * PAGESIZE : stop : PAGESIZE].max()
+        mapping.pages_read[first:last] = bytes([1]) * (last - first)
+        if 0 not in mapping.pages_read:
+            mapping.pages_read = None
 
 
 def address(array: np.ndarray) -> int:
@@ -142,20 +135,15 @@ def are_huge_given() -> bool:
 
 
 def file_size(nbytes: int) -> int:
-    """Return how long the file of a segment is: its end is for `map_file` alone.
-
-    No memory is behind that.
-    """
-    return nbytes + HUGE if nbytes >= HUGE else nbytes
+    """Return how long the file of a segment is: its end is for `map_file` alone."""
+    return nbytes + HUGE if nbytes >= HUGE else nbytes  # with no memory behind that
 
 
 def map_file(fd: int, nbytes: int) -> Mapping:
-    """Map the first bytes of a file where they can be huge pages, if they fill one.
-
-    The file has `file_size(nbytes)` or more, and the mapping may be longer by less than
-    a huge page.
-    """
-    made = _mapped(fd, nbytes)
+    """Map the first bytes of a file where they can be huge pages, if they fill one."""
+    # The file has `file_size(nbytes)` or more, and the mapping may be longer by less
+    # than a huge page.
+    made = mapped(Mapping, fd, nbytes)
     if not HUGE or nbytes < HUGE or nbytes + HUGE > os.fstat(fd).st_size:
         return made
     missed = []  # kept meanwhile: they fill the gaps that do not do
@@ -165,22 +153,17 @@ def map_file(fd: int, nbytes: int) -> Mapping:
             break
         missed.append(made)
         # The kernel puts a mapping right below another: a longer one begins lower.
-        made = _mapped(fd, nbytes + (start - nbytes) % HUGE)
+        made = mapped(Mapping, fd, nbytes + (start - nbytes) % HUGE)
     for mapping in missed:
         mapping.close()
     return made
 
 
-def _mapped(fd: int, nbytes: int) -> Mapping:
-    return mapped(lambda: Mapping(fd, nbytes), fd)
-
-
 def fill(fd: int, mapping: Mapping, start: int, stop: int) -> bool:
-    """Have huge pages for bytes of a file that are not in memory, where that can be.
+    """Have huge pages for bytes of a file that are not in memory; tell if all are huge.
 
-    Tells whether all of them are there that the bytes fill. Where they cannot be, or it
-    takes long, nothing is lost: what is missing is still to be reserved. Raises OSError
-    if there is no memory.
+    Where they cannot be, or it takes long, nothing is lost: what is missing is still to
+    be reserved. Raises OSError if there is no memory.
     """
     if not HUGE:
         return False

@@ -17,19 +17,18 @@ Selection: TypeAlias = "slice | np.ndarray"
 
 
 def select(batch, length: int) -> Selection:
-    """Turn a user's `batch` into a selection of rows from 0 to `length` - 1.
-
-    None selects all rows, an int the first so many. Slices, negative row numbers and
-    masks mean what they mean to numpy. Returned is a slice with step 1 and
-    ``0 <= start <= stop <= length``, or int64 row numbers in ``[0, length)``.
-
-    Raises IndexError if a row lies outside, or a mask has another length; TypeError or
-    ValueError if `batch` is none of these things.
-    """
+    """Turn a user's `batch` into a selection of rows from 0 to `length` - 1."""
+    # None selects all rows, an int the first so many. Slices, negative row numbers and
+    # masks mean what they mean to numpy. Raises IndexError if a row lies outside, or a
+    # mask has another length; TypeError or ValueError if `batch` is none of these
+    # things.
     if batch is None:
         return slice(0, length)
     if isinstance(batch, slice):
-        return _from_slice(batch, length)
+        start, stop, step = batch.indices(length)
+        if step == 1:
+            return slice(start, max(start, stop))
+        return np.arange(start, stop, step, dtype=np.int64)
     if isinstance(batch, np.ma.MaskedArray):
         raise TypeError(
             "batch is a masked array, whose mask would be lost: pass batch.compressed()"
@@ -45,13 +44,6 @@ def select(batch, length: int) -> Selection:
     if not 0 <= count <= length:
         raise IndexError(f"batch={count} asks for the first {count} of {length} rows")
     return slice(0, count)
-
-
-def _from_slice(rows: slice, length: int) -> Selection:
-    start, stop, step = rows.indices(length)
-    if step == 1:
-        return slice(start, max(start, stop))
-    return np.arange(start, stop, step, dtype=np.int64)
 
 
 def _from_array(rows: np.ndarray, length: int) -> np.ndarray:

@@ -7,6 +7,7 @@ returns, and the number that it knows is another process's.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 
@@ -37,30 +38,30 @@ def threads() -> list[int]:
     names = os.listdir("/proc/self/task")
     if knows_us():
         return list(map(int, names))
-    found = (_own_number(name) for name in names)
-    return [thread for thread in found if thread is not None]
+    found = []
+    for name in names:
+        with contextlib.suppress(OSError):  # it has ended
+            with open(f"/proc/self/task/{name}/status") as status:
+                # From the namespace of /proc to its own.
+                lines = [line for line in status if line.startswith("NSpid:")]
+            found += [int(line.split()[-1]) for line in lines]
+    return found
 
 
-def _own_number(name: str) -> int | None:
-    """Return the number that a thread has for itself; None if it has ended."""
+def stat(pid: int) -> list[str]:
+    """Return what proc(5) says of a process, from its state on; [] if it is gone."""
     try:
-        with open(f"/proc/self/task/{name}/status") as status:
-            for line in status:
-                if line.startswith("NSpid:"):  # from the namespace of /proc to its own
-                    return int(line.split()[-1])
+        with open(f"/proc/{pid}/stat") as file:
+            # The name, in brackets, may hold anything.
+            return file.read().rpartition(")")[2].split()
     except OSError:
-        pass
-    return None
+        return []
 
 
 def start_time(pid: int) -> int:
     """Return when a process was started, in clock ticks since boot; 0 if it is gone."""
-    try:
-        with open(f"/proc/{pid}/stat") as stat:
-            # The name, in brackets, may hold anything.
-            return int(stat.read().rpartition(")")[2].split()[19])
-    except (OSError, IndexError):
-        return 0
+    fields = stat(pid)
+    return int(fields[19]) if fields else 0
 
 
 def pid_namespace() -> int:
@@ -74,14 +75,12 @@ def user() -> tuple:
 
 
 def let_ranks_in() -> None:
-    """Let processes of this user open descriptors of this one and of its children.
-
-    They may anyway, unless it has changed its user id, as what was started by root does
-    by ``os.setuid``. It may then know what only its former user is to know, and so the
-    kernel closes it to the user that it has become. But ranks are that user's, and open
-    each other's memory. So it is opened, to a debugger of the user's too, and the
-    kernel writes core dumps of it.
-    """
+    """Let processes of this user open descriptors of this one and of its children."""
+    # They may anyway, unless it has changed its user id by ``os.setuid``. It may then
+    # know what only its former user is to know, and so the kernel closes it to the user
+    # that it has become. But ranks are that user's, and open each other's memory. So it
+    # is opened, to a debugger of the user's too, and the kernel writes core dumps of
+    # it.
     libc = ctypes.CDLL(None)
     if libc.prctl(_PR_GET_DUMPABLE, 0, 0, 0, 0) != 1:
         libc.prctl(_PR_SET_DUMPABLE, 1, 0, 0, 0)

@@ -27,10 +27,8 @@ class RowTaker:
         self._buffer: np.ndarray | None = None
 
     def take(self, array: Any, selection: Selection) -> Any:
-        """Return the selected rows, C-contiguous; valid until the next call.
-
-        Those of an array of JAX's stay on its device.
-        """
+        """Return the selected rows, C-contiguous; valid until the next call."""
+        # Those of an array of JAX's stay on its device.
         if not isinstance(array, np.ndarray):
             return _take_on_device(array, selection)
         shape = (count(selection), *array.shape[1:])
@@ -83,10 +81,8 @@ def take_rows(
     arrays: Sequence[np.ndarray],
     selections: Sequence[Selection],
 ) -> list[Any]:
-    """Take the selected rows of every array, each through a taker of its own.
-
-    They are to go through `arrived`, as some may be on their way to a device.
-    """
+    """Take the selected rows of every array, each through a taker of its own."""
+    # They are to go through `arrived`, as some may be on their way to a device.
     return [
         taker.take(array, selection)
         for taker, array, selection in zip(takers, arrays, selections, strict=True)
@@ -141,11 +137,9 @@ def _gather(data, width, rows, out):
 
 
 def gather(array: np.ndarray, rows: np.ndarray, out: np.ndarray) -> np.ndarray:
-    """Take rows of an array; like ``numpy.take(array, rows, 0, out, "clip")``.
-
-    `rows` is of int64, from 0 on and within the array: nothing is checked. `out` is
-    C-contiguous, and of the array's dtype.
-    """
+    """Take rows of an array; like ``numpy.take(array, rows, 0, out, "clip")``."""
+    # `rows` is of int64, from 0 on and within the array: nothing is checked. `out` is
+    # C-contiguous, and of the array's dtype.
     width = out.strides[0] if len(out) else 0
     if width < _WORTHWHILE or not array.flags.c_contiguous or not rows.flags.carray:
         # mode="clip" is what lets `out` be written directly.

@@ -1,18 +1,14 @@
 """Shared-memory segments that have no name, and arrays in them.
 
 A segment is memory of ``memfd_create``. Whoever needs it opens
-``/proc/<owner>/fd/<fd>``, which works for processes of one user on one machine. So no
-memory can be left behind, however the processes end: the kernel frees a segment when
-its last process is gone, SIGKILL of all of them included. How large ``/dev/shm`` is, or
-whether there is one, does not matter.
+``/proc/<owner>/fd/<fd>``, which works for processes of one user on one machine. The
+kernel frees it when its last process is gone, however that ended.
 
-Space is reserved with ``posix_fallocate``: what a segment has is really there, and to
-write to it takes no memory. But the kernel refuses to reserve only where it counts what
-it promises (``vm.overcommit_memory=2``). Elsewhere it kills processes, of the machine
-or of a cgroup, to make room for what it cannot have. So there is a look at what is free
-before (`limits`). Processes that reserve at the same time may all see the same free
-memory, and what is free now may be taken later by something else: the look finds what
-is too large by itself, such as data for which a container is too small, and not all.
+Space is reserved with ``posix_fallocate``: what a segment has is really there. But the
+kernel refuses to reserve only where it counts what it promises
+(``vm.overcommit_memory=2``), and elsewhere kills processes to make room. So there is a
+look at what is free before (`limits`). It finds what is too large by itself, such as
+data for which a container is too small, and not what others take meanwhile.
 """
 
 from __future__ import annotations
@@ -29,7 +25,7 @@ import numpy as np
 
 from ..errors import SharedMemoryFull, StateError, SynkError
 from . import limits, proc
-from .descriptors import new_memory, opened
+from .descriptors import new_memory, open_again
 from .mapping import Mapping, file_size, fill, map_file
 from .refusals import (
     FORBIDDEN,
@@ -60,10 +56,8 @@ back, in a call of 15."""
 
 
 def is_window(value: Any) -> TypeGuard[Window]:
-    """Tell whether a value is a window: a plain tuple, with no name of its own.
-
-    Values of generic shared variables may be tuples as well, of other things.
-    """
+    """Tell whether a value is a window: a plain tuple, with no name of its own."""
+    # Values of generic shared variables may be tuples as well, of other things.
     return (
         type(value) is tuple
         and len(value) == 7
@@ -74,16 +68,16 @@ def is_window(value: Any) -> TypeGuard[Window]:
 
 
 def key_of(window: Window) -> tuple[int, int]:
-    """Return what tells the segment of a window from all others; see `Segment.key`."""
+    """Return what tells the segment of a window from all others."""
     pid, _, serial, *_ = window
     return pid, serial
 
 
 class Segment:
-    """A piece of memory that processes share, of `nbytes` that are reserved now.
+    """A piece of memory that processes share; `nbytes` are mapped, `reserved` there.
 
     Raises SharedMemoryFull if the machine, or the process's cgroup, has not that much
-    memory left. `nbytes` is how much is mapped, and `reserved` how much is there.
+    memory left.
     """
 
     # Owns the descriptor, in the owner and in its children; None where it is attached.
@@ -104,14 +98,11 @@ class Segment:
 
     @classmethod
     def attach(cls, pid: int, fd: int, serial: int, nbytes: int) -> Segment:
-        """Map a segment that another process owns; the start of its `Window`.
-
-        A descriptor of this process, inherited or received, is used as it is.
-        """
+        """Map a segment that another process owns, by its `Place`."""
         self = cls.__new__(cls)
         self._pid, self._serial, self._fd = pid, serial, -1
         with limits_in_words():
-            if pid == proc.number():
+            if pid == proc.number():  # inherited or received
                 self._map = map_file(fd, nbytes)
             else:
                 # The mapping stays when the descriptor is closed.
@@ -168,11 +159,9 @@ class Segment:
         self.reserved = nbytes
 
     def give_back(self, kept: int) -> None:
-        """Give memory from byte `kept` on back, whoever maps it; it can grow again.
-
-        What lay there reads as zeros. A device that was told where these pages are must
-        not use them any more: it would not notice that they are others later.
-        """
+        """Give memory from byte `kept` on back, whoever maps it; it can grow again."""
+        # What lay there reads as zeros. A device that was told where these pages are
+        # must not use them any more: it would not notice that they are others later.
         kept = min(self.reserved, _whole_pages(kept))
         if kept < self.nbytes:
             try:
@@ -182,14 +171,10 @@ class Segment:
         self.reserved = kept
 
     def array(self, dtype, shape: tuple[int, ...], offset: int = 0) -> np.ndarray:
-        """Return an array that lies in the segment from byte `offset` on.
-
-        Every array of a segment is made here. One of objects, for which this raises
-        TypeError, would be of addresses that mean something in one process alone: to
-        write to it, numpy lets go of the object that it takes to be there, and the
-        process dies.
-        """
+        """Return an array that lies in the segment from byte `offset` on."""
         array = np.ndarray(shape, dtype, self._map, offset)
+        # Objects are addresses that mean something in one process alone: to write one,
+        # numpy lets go of the object that it takes to be there, and the process dies.
         if array.dtype.hasobject:
             raise TypeError(
                 f"an array of {array.dtype} has Python objects of one process, and"
@@ -234,9 +219,8 @@ class Attachments:
 
     def array(self, window: Window) -> np.ndarray:
         """Return the array that a window describes."""
-        pid, fd, serial, nbytes, offset, dtype, shape = window
-        segment = self.segment(pid, fd, serial, nbytes)
-        return segment.array(dtype, shape, offset)
+        *place, offset, dtype, shape = window
+        return self.segment(*place).array(dtype, shape, offset)
 
     def forget(self, key: tuple[int, int]) -> None:
         """Unmap a segment that its owner has given up."""
@@ -265,16 +249,14 @@ def describe(dtype: np.dtype) -> str | list:
 class Forbidden(StateError, PermissionError):
     """Another process's memory that this one may not open.
 
-    Also an OSError, as are the other reasons why there is none: who attaches then looks
-    first whether the process has died.
+    An OSError too, for who attaches looks then whether the process has died.
     """
 
 
 def _open(pid: int, fd: int) -> FileIO:
     """Open what a descriptor of another process is for."""
     try:
-        path, flags = f"/proc/{pid}/fd/{fd}", os.O_RDWR | os.O_CLOEXEC
-        return opened(os.open, path, flags, mode="r+")
+        return open_again(pid, fd)
     except PermissionError as error:
         raise Forbidden(
             f"process {os.getpid()} (uid {os.geteuid()}) may not open memory of process"

@@ -53,7 +53,7 @@ class ToDevice:
 
     `connect` makes the copier, when one is first needed; it raises ImportError,
     RuntimeError or OSError if there is none. What fails is warned of once, and not on
-    every rank (`warns`). As many threads as the rank may use gather rows, up to some.
+    every rank (`warns`).
     """
 
     def __init__(
@@ -87,11 +87,9 @@ class ToDevice:
         return self._copier is not None and not self._has_given_up
 
     def read(self, array: Any) -> np.ndarray:
-        """Return a copy of an array of JAX's that is there.
-
-        JAX's own takes several times as long: it has a thread of its own do it.
-        """
+        """Return a copy of an array of JAX's that is there."""
         if not array.nbytes or not self.takes(array.dtype):
+            # Several times as long: JAX has a thread of its own do it.
             return np.array(array)
         out = np.empty(array.shape, array.dtype)
         self.copier.read(array, address(out), out.nbytes)
@@ -108,22 +106,17 @@ class ToDevice:
         if mapping is None:
             return False
         if mapping.asked_by is not self:
-            mapping.asked_by = self
-            try:
-                self._pin(mapping)
-            except OSError as error:
-                self.warn(
-                    f"{len(mapping):,} bytes of shared memory were not pinned, so that"
-                    f" rows go to GPUs in two steps: {error}"
-                )
+            self._pin(
+                mapping,
+                f"{len(mapping):,} bytes of shared memory were not pinned, so that rows"
+                " go to GPUs in two steps",
+            )
         return mapping.before_unmapping is not None
 
     @cached_property
     def gatherers(self) -> ThreadPoolExecutor | None:
-        """Threads that gather rows; None where this one does it as well.
-
-        One core copies rows at a tenth of the rate at which a GPU reads them.
-        """
+        """Threads that gather rows; None where this one does it as well."""
+        # One core copies rows at a tenth of the rate at which a GPU reads them.
         if self.threads == 1:
             return None
         return ThreadPoolExecutor(self.threads, thread_name_prefix="synk-gather")
@@ -131,11 +124,7 @@ class ToDevice:
     def buffer(self, nbytes: int) -> Mapping | None:
         """Return pinned memory for rows to be gathered in, if there can be any."""
         mapping = Mapping(-1, nbytes)
-        mapping.asked_by = self
-        try:
-            self._pin(mapping)
-        except OSError as error:
-            self.warn(f"rows go to GPUs by JAX's own copies, slowly: {error}")
+        if not self._pin(mapping, "rows go to GPUs by JAX's own copies, slowly"):
             self._has_given_up = True
             return None
         return mapping
@@ -148,12 +137,18 @@ class ToDevice:
         if pool := self.__dict__.pop("gatherers", None):
             pool.shutdown()
 
-    def _pin(self, mapping: Mapping) -> None:
-        mapping.before_unmapping = None
+    def _pin(self, mapping: Mapping, what_follows: str) -> bool:
+        """Pin memory; tell whether that could be done, and warn of what follows."""
+        mapping.asked_by, mapping.before_unmapping = self, None
         start = address(np.frombuffer(mapping, np.uint8))
-        self.copier.register(start, len(mapping))
+        try:
+            self.copier.register(start, len(mapping))
+        except OSError as error:
+            self.warn(f"{what_follows}: {error}")
+            return False
         self._pinned.add(start)
         mapping.before_unmapping = partial(self._unpin, start)
+        return True
 
     def _unpin(self, start: int) -> None:
         # Called when a mapping goes, which may be after `close`, or in a forked child
@@ -186,10 +181,8 @@ class DeviceTaker(RowTaker):
                 self._writing.wait()
 
     def take(self, array: Any, selection: Selection) -> Any:
-        """Start to take rows; what is returned may be a `CudaWriting`, to wait for.
-
-        What JAX has computed from the last rows must be there.
-        """
+        """Start to take rows; what is returned may be a `CudaWriting`, to wait for."""
+        # What JAX has computed from the last rows must be there.
         if not isinstance(array, np.ndarray):
             return super().take(array, selection)
         shape = (count(selection), *array.shape[1:])
@@ -202,16 +195,16 @@ class DeviceTaker(RowTaker):
         if nbytes < WORTHWHILE:
             return self._put(super().take(array, selection))
         starts, stops = _runs(selection)
-        room = None
-        if (
+        gathers = (
             (len(starts) > 1 and nbytes < len(starts) * LONG)
             or not array.flags.c_contiguous
             or not self._to_device.is_pinned(array)
-        ):
+        )
+        room = writing = None
+        if gathers:
             room = self._gathering_room(shape, nbytes, array.dtype)
-            if room is None:
-                return super().take(array, selection)
-        writing = self._begin(shape, array.dtype)
+        if room is not None or not gathers:
+            writing = self._begin(shape, array.dtype)
         if writing is None:
             return super().take(array, selection)
         if room is not None:
@@ -228,10 +221,8 @@ class DeviceTaker(RowTaker):
         return writing
 
     def take_whole(self, array: np.ndarray) -> Any:
-        """Start to take a whole array, as `take` does.
-
-        A whole number stays where it is: it may be the size of something.
-        """
+        """Start to take a whole array, as `take` does."""
+        # A whole number stays where it is: it may be the size of something.
         if array.ndim:
             return self.take(array, slice(0, len(array)))
         if array.dtype.kind in "biu" or not self._to_device.takes(array.dtype):
@@ -275,10 +266,8 @@ class DeviceTaker(RowTaker):
         return self._writing
 
     def _kept(self, shape: tuple[int, ...], dtype: np.dtype) -> Any:
-        """Return the array of the last call, if this one's is such.
-
-        It is given up if not, so that its memory can be used.
-        """
+        """Return the array of the last call, if this one's is such."""
+        # It is given up if not, so that its memory can be used.
         target = self._target
         if target is not None and (target.shape, target.dtype) != (shape, dtype):
             self._target = None

@@ -188,7 +188,7 @@ class Parallel:
             density = self._choose(variables, start, mode, of_point, asked)
             if density is None:
                 if forking.is_forked():  # nutpie's threads get the cores of this one
-                    SESSION.context.widen()
+                    SESSION.context.confinement.widen()
                 with self._without_notes():
                     return plain(model, **kwargs)
             taken = inspect.signature(compiled).parameters.keys() & kwargs.keys()
@@ -414,7 +414,7 @@ class Parallel:
                 return side_by_side(cores=len(groups), mp_ctx="fork")
         if not forking.is_forked():
             return side_by_side()
-        with SESSION.context.unconfined():  # each chain has a core
+        with SESSION.context.confinement.unconfined():  # each chain has a core
             return side_by_side()
 
     def _say_layout(self, chains: int) -> None:

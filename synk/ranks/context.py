@@ -1,9 +1,8 @@
 """What one rank has from fork to close, and all that a command sees of a rank.
 
 Every rank, the master included, makes one in its own process. A command is a
-module-level function ``worker_x(context, ...)``, run on each rank with its own context;
-it stands beside the function that has it run, see `session`. So what a rank can reach
-is what is listed here, and a command never asks how processes are started or watched.
+module-level function ``worker_x(context, ...)``, run on each rank with its own context:
+see `session`. A command never asks how processes are started or watched.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import socket
-from collections.abc import Callable, Iterator, MutableMapping, Sequence
+from collections.abc import Callable, MutableMapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 from weakref import WeakValueDictionary
@@ -58,31 +57,9 @@ class Dropped(NamedTuple):
 class RankContext:
     """One rank: its number, its memory, what it knows and whom it can reach.
 
-    Parameters
-    ----------
-    rank, size : int
-        Among the ranks of all nodes; `local_rank` is that of its node.
-    pools : ThreadPools
-        Capped before the fork already.
-    watch : callable
-        Raises WorkerDied if a rank has died; with a number, waits so many seconds for
-        the news of it.
-    nodes : tuple, optional
-        Where there are several: how many ranks each node has, which one this is, and
-        in its master the `Cluster`.
-
-    Attributes
-    ----------
-    local, comm : SharedMemoryComm or NodesComm
-        To meet the ranks of its node, and all others.
-    flat_buffers, device_buffers, buffers_of_node : FlatBuffers or DeviceBuffers
-        Where functions reduce values, on GPUs, and with those of this machine alone.
-    outbox : Arena
-        What the rank leaves for others to read.
-    transaction : Transaction
-        What it has changed in the launch of a function.
-    activity : str
-        What it is doing, for messages.
+    Where there are several `nodes`, these are how many ranks each has, which one this
+    is, and in its master the `Cluster`: `rank` counts those of all nodes, and
+    `local_rank` those of its own.
     """
 
     def __init__(
@@ -101,13 +78,13 @@ class RankContext:
         if nodes is not None:
             self.local_rank -= sum(nodes[0][: nodes[1]])
         self.rank, self.size, self.place, self.control = rank, size, place, control
-        self._pools = pools
+        self._pools = pools  # capped before the fork already
         self._watch = watch
         self._undo = contextlib.ExitStack()
         self.recorder = recorder
-        self.activity = ""
+        self.activity = ""  # what it is doing, for messages
         self.share: Any = None  # of the last call, which may be made again
-        self.transaction = Transaction(recorder.phase)
+        self.transaction = Transaction(recorder.phase)  # what a launch has changed
         self.tracer: Tracer | None = None
         # By number, what it does after each step as a worker of a training rule.
         self.workers: dict[int, Any] = {}
@@ -115,26 +92,27 @@ class RankContext:
         self.model: Any = None  # that it trains by functions of its own; see `compat`
 
     def open(self, limit: Limit) -> None:
-        """Take the rank's device and cores, and make what it has.
-
-        Changes this process. Apart from ``__init__``, so that whoever made the context
-        holds it already, and can undo with `close` what was done before an error or an
-        interrupt: each thing is noted in `_undo` before it is done, or right after.
-        """
-        environment = Environment(self.place.device)
+        """Take the rank's device and cores, and make what it has."""
+        # Changes this process. Apart from ``__init__``, so that whoever made the
+        # context holds it already, and can undo with `close` what was done before an
+        # error or an interrupt: each thing is noted in `_undo` before it is done, or
+        # right after.
+        device = self.place.device
+        environment = Environment(device)
         self._undo.callback(environment.release)
-        self._confinement = affinity.Confinement(
+        self.confinement = affinity.Confinement(
             *(self.place.cores, self.place.threads, self._pools),
             is_script=self.local_rank == 0,
         )
-        self._undo.callback(self._confinement.release)
+        self._undo.callback(self.confinement.release)
         if self.local_rank == 0:
             self._undo.callback(forks.free_no_more)
-            forks.free_what_starts(environment, self._confinement)
-        if self.local_rank == 0 and self.size > 1 and not self.place.device.is_gpu:
+            forks.free_what_starts(environment, self.confinement)
+        if self.local_rank == 0 and self.size > 1 and not device.is_gpu:
             # It may compute alone, with all cores.
-            jax.start_in(self._confinement.on_all_cores)
+            jax.start_in(self.confinement.on_all_cores)
             self._undo.callback(jax.start_in, None)
+        # To meet the ranks of its node, and all others.
         self.local = SharedMemoryComm(
             *(self.control, self.local_rank, self._watch, limit), self.recorder
         )
@@ -146,80 +124,46 @@ class RankContext:
         self.variables: MutableMapping[int, SharedVariable]
         self.variables = {} if self.rank else WeakValueDictionary()
         self.attachments = Attachments()
-        self.outbox = Arena(can_shrink=not self.place.device.is_gpu)
+        self.outbox = Arena(can_shrink=not device.is_gpu)  # for others to read
+        # Where variables and functions reduce values, functions with the ranks of this
+        # machine alone, and on GPUs.
         self.variable_buffers: VariableBuffers | None = None
-        if self._nodes is None:
-            self.variable_buffers = VariableBuffers(self.local, self.attachments)
         self.flat_buffers = FlatBuffers(self.local, self.attachments)
         self.buffers_of_node = self.flat_buffers
-        if self._nodes is not None:
-            self._meet_nodes(*self._nodes)
         self.device_buffers: DeviceBuffers | None = None
+        if self._nodes is None:
+            self.variable_buffers = VariableBuffers(self.local, self.attachments)
+        else:
+            from ..cluster import comm
+
+            self.comm = comm.NodesComm(self.local, *self._nodes)
+            self.flat_buffers = comm.NodesBuffers(self.comm, self.attachments)
+            self.buffers_of_node = comm.OwnNodeBuffers(self.comm, self.attachments)
         self.to_device: ToDevice | None = None
-        if self.place.device.is_gpu:
-            self.to_device = ToDevice(
-                CudaCopier, warns=self.rank == 0, threads=self.place.threads
-            )
-            self._undo.callback(self.to_device.close)
-            jax.read_with(self.to_device.read)
-            self._undo.callback(jax.read_with, None)
-            if self.size > 1:
-                shares_gpu = self.place.device.sharers > 1
-                connect = partial(NcclTransport, shares_gpu=shares_gpu)
-                self.device_buffers = DeviceBuffers(
-                    self.comm, connect, self.flat_buffers
-                )
-                jax.look_about_with(self.device_buffers.look_about)
-                self._undo.callback(jax.look_about_with, None)
-                self._undo.callback(self.device_buffers.abort)
+        if device.is_gpu:
+            self._open_gpu()
 
-    def _meet_nodes(self, ranks: list[int], node: int, cluster: Any) -> None:
-        """Have this rank meet those of other nodes, too."""
-        from ..cluster import comm
-
-        self.comm = comm.NodesComm(self.local, ranks, node, cluster)
-        self.flat_buffers = comm.NodesBuffers(self.comm, self.attachments)
-        self.buffers_of_node = comm.OwnNodeBuffers(self.comm, self.attachments)
+    def _open_gpu(self) -> None:
+        """Make what moves rows and values to and from the rank's GPU."""
+        self.to_device = ToDevice(
+            CudaCopier, warns=self.rank == 0, threads=self.place.threads
+        )
+        self._undo.callback(self.to_device.close)
+        jax.read_with(self.to_device.read)
+        self._undo.callback(jax.read_with, None)
+        if self.size > 1:
+            shares_gpu = self.place.device.sharers > 1
+            connect = partial(NcclTransport, shares_gpu=shares_gpu)
+            self.device_buffers = DeviceBuffers(self.comm, connect, self.flat_buffers)
+            jax.look_about_with(self.device_buffers.look_about)
+            self._undo.callback(jax.look_about_with, None)
+            # First of all, as what is undone last in: other ranks may be gone, for whom
+            # NCCL would wait.
+            self._undo.callback(self.device_buffers.abort)
 
     def close(self) -> None:
         """Undo what was changed in this process; an interrupt leaves nothing out."""
         self._undo.close()
-
-    def widen(self) -> None:
-        """Compute with all cores until the next command: the other ranks do nothing."""
-        if not self._confinement.is_wide or self._confinement.is_single:
-            self._confinement.widen()
-
-    def narrow(self) -> None:
-        """Compute with the rank's own cores."""
-        if self._confinement.is_wide:
-            self._confinement.narrow()
-
-    def compute_with(self, one_thread: bool) -> None:
-        """Compute with one thread, or with as many as the rank has.
-
-        With one all ranks do what is to have the same bits on any number of them.
-        """
-        confinement = self._confinement
-        if one_thread:
-            has_more = confinement.is_wide or self.place.threads > 1
-            if has_more and not confinement.is_single:
-                confinement.single()
-        elif confinement.is_wide or confinement.is_single:
-            confinement.narrow()
-
-    def unpin_thread(self) -> None:
-        """Let the thread that calls this run on all cores, and not the rank's alone."""
-        self._confinement.unpin_thread()
-
-    @contextlib.contextmanager
-    def unconfined(self) -> Iterator[None]:
-        """Let this process use all cores in a ``with`` block, as if not forked."""
-        self._confinement.release()
-        try:
-            yield
-        finally:
-            self._confinement.apply()
 
     # -- running a command
 
@@ -231,6 +175,7 @@ class RankContext:
 
     def abort(self) -> None:
         """Have all ranks stop the command that is being run: this one has failed."""
+        # The word first: who is woken by the end of a communicator looks for it.
         self.control.abort()
         if self.device_buffers is not None:
             self.device_buffers.abort()
@@ -273,34 +218,31 @@ class RankContext:
             array = np.asarray(value)
             if can_lie_here(array):
                 arrays[key] = array
-        if not arrays:
-            self.outbox.put_nothing()
-            return values
-        windows = dict(zip(arrays, self.outbox.put([*arrays.values()]), strict=True))
-        return windows if len(windows) == len(values) else {**values, **windows}
+        windows = self.outbox.put([*arrays.values()])
+        return {**values, **dict(zip(arrays, windows, strict=True))}
 
     # -- what the script has given up
 
     def forget(self, notices: Sequence[Dropped]) -> None:
         """Forget what the user's script has given up."""
+        # A notice may come twice, after an interrupt: what is forgotten already, or was
+        # never here, is passed over.
         self.share = None
+        tables: dict[str, MutableMapping[int, Any]] = {
+            "function": self.functions,
+            "variable": self.variables,
+            "workers": self.workers,
+            "reader": self.readers,
+        }
         of_rank = self.flat_buffers, self.buffers_of_node, self.variable_buffers
         buffers = [each for each in (*of_rank, self.device_buffers) if each is not None]
         for kind, key in notices:
             if kind == "segment":
                 self.attachments.forget(key)
-            elif kind == "function":
-                self.functions.pop(key, None)
-                for each in buffers:
-                    each.forget(key)
-            elif kind == "workers":
-                self.workers.pop(key, None)
-            elif kind == "reader":
-                self.readers.pop(key, None)
-            else:
-                self.variables.pop(key, None)
-                for each in buffers:
-                    each.forget_variable(key)
+                continue
+            tables[kind].pop(key, None)
+            for each in buffers:
+                each.forget(kind, key)
 
 
 @functools.cache

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import signal
@@ -39,7 +40,13 @@ def explain(death: WorkerDied, records: Records, kills: OomKills) -> None:
 
 def stacks_of(ranks: list[int], records: Records) -> str:
     """Have ranks write where they are, and return it, with what each was doing."""
-    asked = [rank for rank in ranks if _asks(records.pid(rank))]
+    asked = []
+    for rank in ranks:
+        # Without a number it has not come so far that it could write; or it is gone.
+        with contextlib.suppress(ProcessLookupError):
+            if pid := records.pid(rank):
+                os.kill(pid, DUMP_SIGNAL)
+                asked.append(rank)
     written = dict.fromkeys(asked, "")
     last = time.monotonic()
     deadline = last + STACKS_DEADLINE
@@ -59,38 +66,22 @@ def stacks_of(ranks: list[int], records: Records) -> str:
     )
 
 
-def _asks(pid: int) -> bool:
-    """Have a process write its stacks; return whether it was there."""
-    if not pid:  # it has not come so far that it could
-        return False
-    try:
-        os.kill(pid, DUMP_SIGNAL)
-    except ProcessLookupError:
-        return False
-    return True
-
-
 def _why_none(pid: int) -> str:
     """Say why a process has written no stack."""
-    if not proc.knows_us():  # by such numbers
-        return f"  no stack came within {STACKS_DEADLINE:g} s\n"
-    try:
-        with open(f"/proc/{pid}/stat") as stat:
-            state = stat.read().rpartition(")")[2].split()[0]
-    except OSError:
-        return "  no stack: it is gone\n"
-    if state in "Tt":
-        return "  no stack: it is stopped, as by SIGSTOP\n"
+    if proc.knows_us():  # by such numbers
+        fields = proc.stat(pid)
+        if not fields:
+            return "  no stack: it is gone\n"
+        if fields[0] in "Tt":
+            return "  no stack: it is stopped, as by SIGSTOP\n"
     return f"  no stack came within {STACKS_DEADLINE:g} s\n"
 
 
 def tidied(text: str) -> str:
-    """Return what `faulthandler` has written of a rank, without what says nothing.
-
-    The outer frames of a rank are those of the script at the fork, and our own loop.
-    Of our own frames the innermost one stays, as in tracebacks. With
-    ``SYNK_FULL_TRACEBACK=1`` all do.
-    """
+    """Return what `faulthandler` has written of a rank, without what says nothing."""
+    # The outer frames of a rank are those of the script at the fork, and our own loop.
+    # Of our own frames the innermost one stays, as in tracebacks. With
+    # ``SYNK_FULL_TRACEBACK=1`` all do.
     if shows_all_frames():
         return text
     kept: list[str] = []
@@ -118,12 +109,10 @@ _FRAME = re.compile(r'  File "(.*)", line \d+ in (.*)')
 
 
 def carry_over(ledger: Ledger, death: WorkerDied, to: Ledger) -> list[SharedVariable]:
-    """Tell a new session's ledger what the old one says; return what is lost.
-
-    The master's values are there. A variable that was equal on all ranks is what the
-    master has, as it has undone its own share of a call that failed. Of the others, the
-    values of the ranks are gone with these.
-    """
+    """Tell a new session's ledger what the old one says; return what is lost."""
+    # The master's values are there. A variable that was equal on all ranks is what the
+    # master has, as it has undone its own share of a call that failed. Of the others,
+    # the values of the ranks are gone with these.
     lost = []
     for var in ledger.variables():
         (entry,) = ledger.entries([var])
@@ -136,7 +125,7 @@ def carry_over(ledger: Ledger, death: WorkerDied, to: Ledger) -> list[SharedVari
             if holding.kind != "unknown":
                 holding = Holding("unknown", f"{death.who} died")
         to.note_entry(new, holding)
-        new.kept = entry.kept
+        new.kept = entry.kept  # after that, which drops what was kept
     return lost
 
 

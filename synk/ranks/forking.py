@@ -31,10 +31,8 @@ def fork(
     usable cores, the calling process too, and its BLAS, OpenMP and numba threads are
     capped to their number.
 
-    A process that has a CUDA context or runs an XLA backend, as it has computed with
-    JAX, cannot be forked. The ranks are then forked from a process that was kept from
-    the session before, and if there was none, from a new Python, which takes some
-    seconds; that has none of what the script has told numba or JAX of its own Ops.
+    A process that has computed with JAX cannot be forked. Ranks then come from one that
+    was kept from the session before, or from a new Python, which takes some seconds.
 
     Parameters
     ----------
@@ -56,11 +54,10 @@ def fork(
         ever. A rank that takes longer raises :class:`synk.RankTimeout`, which shows
         where it is, and the ranks are killed. A call may say otherwise.
     on_death : {"report", "restore"}
-        What becomes of variables that were scattered when a rank dies and the ranks
-        come back. Their values are lost, as those of a rank's own are; with "restore"
-        the master keeps a copy of what is scattered, and each rank has its part again.
-        The copy is of what :func:`synk.scatter` was given, and is dropped when a
-        function or a collective gives the variable another value: that is lost then.
+        Whether variables that were scattered have their values again when a rank has
+        died and the ranks come back. The copy that the master keeps for that is of what
+        :func:`synk.scatter` was given, and is dropped when a function or a collective
+        gives the variable another value.
     restarts : int
         How often the ranks come back by themselves after one has died. The call in
         which it did raises :class:`synk.WorkerDied`; the next begins with what
@@ -95,9 +92,8 @@ def fork(
 def close() -> None:
     """End all other ranks and lift the master's confinement to its cores.
 
-    Done at exit too; twice is fine. Takes five seconds at the most, whatever the ranks
-    are doing. ``synk.fork()`` works again afterwards, with functions and
-    :class:`~synk.Data` made before.
+    Done at exit too; twice is fine. Takes five seconds at the most. ``synk.fork()``
+    works again afterwards, with functions and :class:`~synk.Data` made before.
     """
     SESSION.close()
 
@@ -106,12 +102,10 @@ def close() -> None:
 def recover() -> list[SharedVariable]:
     """Start all ranks again after one has died, as the last :func:`fork` did.
 
-    Functions, :class:`~synk.Data` and shared variables can be used as before: each
-    variable that was equal on all ranks has the value that the master has, which is the
-    one from before the call that failed. Of variables that the ranks held each its own
-    value, or its part, the other ranks' are lost. They count as unknown then, see
-    :func:`synk.state`, and functions that take them for equal are refused until they
-    are given a value.
+    Each variable that was equal on all ranks has the value from before the call that
+    failed. Of variables that the ranks held each its own value, or its part, the other
+    ranks' are lost. They count as unknown then, see :func:`synk.state`, and functions
+    that take them for equal are refused until they are given a value.
 
     While no rank has died this does nothing.
 

@@ -13,6 +13,7 @@ global variables, which ranks have too, and which would be sent along.
 
 from __future__ import annotations
 
+import contextlib
 import copyreg
 import io
 import itertools
@@ -73,10 +74,8 @@ _forked_ops: list[FromFunctionOp] = []
 
 
 def note_classes(are_forked: bool) -> None:
-    """Take note of what the ranks will have; before they are forked.
-
-    A new interpreter has none of it, and is sent all by value.
-    """
+    """Take note of what the ranks will have; before they are forked."""
+    # A new interpreter has none of it, and is sent all by value.
     _forked_classes.clear()
     _forked_ops.clear()
     if not are_forked:
@@ -135,10 +134,8 @@ class _GraphPickler(cloudpickle.Pickler):
         return super().reducer_override(obj)
 
     def _shortened(self, tag: dict[str, Any]) -> dict[str, Any]:
-        """Return the content of a tag, with every line of a script as one object.
-
-        What compilers have hung on a node is left out.
-        """
+        """Return the content of a tag, with every line of a script as one object."""
+        # What compilers have hung on a node is left out.
         if not tag.keys().isdisjoint(_OF_NODES):
             tag = {name: tag[name] for name in tag if name not in _OF_NODES}
         trace = tag.get("trace")
@@ -213,18 +210,19 @@ _OF_NODES = ("ufunc", "gufunc")
 
 
 def _reduced(op: Op) -> tuple | None:
-    """Return how an Op is pickled, if that is not its own way.
-
-    Ops that ``wrap_py`` makes of functions would be named by their module. Ranks may
-    not find them there: a function within another one is not in it, and the script may
-    have been forked before it came to the line. These are sent by value.
-    """
+    """Return how an Op is pickled, if that is not its own way."""
+    # Ops that ``wrap_py`` makes of functions would be named by their module. Ranks may
+    # not find them there: a function within another one is not in it, and the script
+    # may have been forked before it came to the line. These are sent by value.
     if isinstance(op, FromFunctionOp):
-        number = next((i for i, known in enumerate(_forked_ops) if known is op), None)
-        if number is not None:
-            return _forked_op, (number,)
-        if _is_found(op):
-            return None
+        for number, known in enumerate(_forked_ops):
+            if known is op:
+                return _forked_op, (number,)
+        with contextlib.suppress(Exception):  # PyTensor has not found it
+            _, (module, name) = op.__reduce__()
+            # A rank that imports the module has it.
+            if module != "__main__" and module in sys.modules and name:
+                return None
         return copyreg.__newobj__, (type(op),), dict(vars(op))  # type: ignore[attr-defined]
     if not isinstance(op, (CAReduce, HasInnerGraph)):
         return None
@@ -234,12 +232,3 @@ def _reduced(op: Op) -> tuple | None:
     state = {name: value for name, value in way[2].items() if name not in _REMOVED}
     state.update({name: _UNMADE[name] for name in _UNMADE if name in state})
     return (*way[:2], state, *way[3:])
-
-
-def _is_found(op: FromFunctionOp) -> bool:
-    """Tell whether a rank that imports the module of a function has its Op."""
-    try:
-        _, (module, name) = op.__reduce__()
-    except Exception:  # PyTensor has not found it
-        return False
-    return module != "__main__" and module in sys.modules and bool(name)

@@ -2,9 +2,7 @@
 
 A process that is forked from the script has its functions, and its `synk.Data`, which
 lie in memory once, and may fork ranks of its own. So a group is the session of such a
-process on its share of the cores. Calls of different groups go on side by side, each
-with a channel, reductions, a ledger and transactions of its own, and a rank that dies
-breaks the session of its group alone.
+process on its share of the cores. A rank that dies breaks that session alone.
 """
 
 from __future__ import annotations
@@ -69,12 +67,12 @@ class RankGroups:
     def lead(self) -> None:
         """Be the leader of a group that has none, in a process forked from the script.
 
-        If all have one, this waits for the end of one. Ranks that die come back with
-        the next call.
+        If all have one, this waits for the end of one.
         """
         cores = self._cores[self._free()]
         if affinity.why_not_pinned() is None:
             os.sched_setaffinity(0, cores)
+        # Ranks that die come back with the next call.
         how = self._threads, self._timeout, "report", RESTARTS
         SESSION.fork(self._ranks, "cpu", *how)
         self.is_led = True
@@ -100,27 +98,25 @@ class Leaders:
     """
 
     def __init__(self, groups: RankGroups, work: Callable[..., Any]) -> None:
-        self._groups, self._calls = groups, itertools.count()
+        self._calls = itertools.count()
         self._free: SimpleQueue[Connection] = SimpleQueue()
         self._all: list[Connection] = []
         self._processes: list[Any] = []
         try:
             for _ in range(len(groups)):
-                self._fork(work)
+                here, there = _FORK.Pipe()
+                self._all.append(here)
+                # All ends of the script's so far, which the leader is to close.
+                given = groups, work, there, tuple(self._all)
+                leader = _FORK.Process(target=_lead, args=given, daemon=True)
+                with forking_quietly():
+                    leader.start()
+                there.close()
+                self._processes.append(leader)
+                self._free.put(here)
         except BaseException:
             self.close()
             raise
-
-    def _fork(self, work: Callable[..., Any]) -> None:
-        here, there = _FORK.Pipe()
-        self._all.append(here)
-        given = self._groups, work, there, tuple(self._all)
-        leader = _FORK.Process(target=_lead, args=given, daemon=True)
-        with forking_quietly():
-            leader.start()
-        there.close()
-        self._processes.append(leader)
-        self._free.put(here)
 
     def __call__(self, *args: Any) -> Any:
         """Have a leader that is free compute; wait until one is."""
@@ -187,14 +183,11 @@ def _lead(
 def side_by_side(
     groups: int | None, work: Callable[[int], Any], tasks: int
 ) -> Iterator[Any]:
-    """Yield what some tasks return, in their order.
-
-    `work` is called with their numbers, from 0 on, in processes that are forked from
-    the script here, each with one of so many groups of the ranks that there are. If
-    `groups` is None, tasks are computed one after the other, by all ranks. Raises
-    StateError if ranks cannot go in groups, and TypeError or ValueError if not in so
-    many.
-    """
+    """Yield what some tasks return, in their order."""
+    # `work` is called with their numbers, from 0 on, in processes that are forked from
+    # the script here, each with one of so many groups of the ranks; or, if that is
+    # None, for one after the other by all ranks. Raises StateError if ranks cannot go
+    # in groups, and TypeError or ValueError if not in so many.
     if groups is None:
         yield from map(work, range(tasks))
         return

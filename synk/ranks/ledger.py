@@ -24,28 +24,21 @@ Kind: TypeAlias = Literal["replicated", "local", "sharded", "unknown"]
 
 @dataclass(frozen=True)
 class Holding:
-    """What the ranks hold of a shared variable.
+    """What the ranks hold of a shared variable, and `since` when.
 
-    Attributes
-    ----------
-    kind : Kind
-        The same value on all ranks; a value of each rank's own; the rows of a whole
-        that was scattered; or what nothing is known of.
-    since : str
-        What made it so.
-    rows : tuple of int, optional
-        From how many rows each rank's own value was computed; how many its part has.
-    made_whole : bool
-        Replicated, as a function reduces what was written for a rank's own rows.
+    The same value on all ranks; a value of each rank's own; the rows of a whole that
+    was scattered; or what nothing is known of.
     """
 
     kind: Kind
     since: str
+    # From how many rows each rank's own value was computed; how many its part has.
     rows: tuple[int, ...] | None = None
+    # Replicated, as a function reduces what was written for a rank's own rows.
     made_whole: bool = False
 
     def __str__(self) -> str:
-        rows = "" if self.rows is None else ", ".join(map(str, self.rows))
+        rows = ", ".join(map(str, self.rows or ()))
         what: str = self.kind
         if what == "local":
             what = "local to each rank" + (f", from {rows} rows" if rows else "")
@@ -71,45 +64,36 @@ class LedgerEntry:
         self.times_brought = self.bytes_brought = 0
         # How often a plain function may have written to the value's array.
         self.times_written = 0
-        self.see()
+        # The value that the ranks know, or NOTHING if it was written over. The ledger
+        # holds it, so that no other object can come to have its identity.
+        self.seen: Any = self.storage[0]
 
     def see(self) -> None:
         """Take the value that the variable has now for what the ranks know."""
-        self._seen = self.storage[0]
+        self.seen = self.storage[0]
 
     def unsee(self) -> None:
         """Take the value for another one than the ranks know."""
-        self._seen = _NOTHING
-
-    @property
-    def former(self) -> Any:
-        """The value that the ranks know; `has_former` says whether it is there yet."""
-        return self._seen
-
-    @property
-    def has_former(self) -> bool:
-        """Whether it is, and has not been written over."""
-        return self._seen is not _NOTHING
+        self.seen = NOTHING
 
     @property
     def is_set(self) -> bool:
         """Whether the script has given the variable another value since."""
-        return self.storage[0] is not self._seen
+        return self.storage[0] is not self.seen
 
 
-_NOTHING = object()
+NOTHING = object()
 
 
 def set_among(entries: Iterable[LedgerEntry]) -> list[LedgerEntry]:
     """Return the variables that the script has given another value; in every call."""
-    return [entry for entry in entries if entry.storage[0] is not entry._seen]
+    return [entry for entry in entries if entry.storage[0] is not entry.seen]
 
 
 def see_converted(entries: Iterable[LedgerEntry]) -> None:
     """Take values for what the ranks know that an engine has brought into its form."""
     for entry in entries:
-        value = entry.storage[0]
-        if value is not entry._seen and type(value) is not type(entry._seen):
+        if entry.is_set and type(entry.storage[0]) is not type(entry.seen):
             entry.see()
 
 
@@ -151,7 +135,7 @@ class Ledger:
         return found
 
     def of(self, variable: SharedVariable) -> Holding:
-        """Return what the ranks hold of a variable."""
+        """Return what the ranks hold of a variable, or are about to be given."""
         (entry,) = self.entries([variable])
         return OF_SCRIPT if entry.is_set else entry.holding
 
@@ -186,11 +170,9 @@ class Ledger:
             self.version += 1
 
     def settle(self) -> None:
-        """Undo a launch that an interrupt kept from doing so itself.
-
-        That is one which comes as Python enters `Launch.__exit__`, or each time that
-        the launch is being undone.
-        """
+        """Undo a launch that an interrupt kept from doing so itself."""
+        # That is one which comes as Python enters `Launch.__exit__`, or each time that
+        # the launch is being undone.
         launch = self.launch
         if launch is None:
             return
@@ -223,21 +205,17 @@ class Ledger:
         for entry in self.entries(variables):
             entry.see()
 
-    def unsee(self, variables: Iterable[SharedVariable]) -> None:
-        """Take note that the master has other values than the ranks."""
-        for entry in self.entries(variables):
-            entry.unsee()
-
     def moved(self, values: Iterable[tuple[Any, Any]]) -> None:
         """Take note that values, (old, new) arrays, were copied to elsewhere."""
         for entry in list(self._entries.values()):
             for old, new in values:
-                if entry._seen is old and entry.storage[0] is new:
+                if entry.seen is old and entry.storage[0] is new:
                     entry.see()
 
     def _set_in_place(self, storage: list[Any]) -> None:
         """Take note that a plain function may have written to a variable's array."""
         entry = self._by_storage.get(id(storage))
+        # Another list may have the number of one that is gone.
         if entry is not None and entry.storage is storage:
             entry.times_written += 1
             entry.unsee()

@@ -20,6 +20,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import copy
+import os
 import pickle
 import socket
 import threading
@@ -37,7 +38,7 @@ from ..signals import with_signals_held_back
 from ..workers.affinity import ThreadPools
 from ..workers.channel import MasterChannel, WorkerChannel, serve
 from ..workers.control import Control
-from ..workers.forks import end_without
+from ..workers.forks import has_ended
 from ..workers.recorder import SCRIPT, Records
 from ..workers.zygote import Zygote
 from ..workers.zygote_source import ZygoteSource
@@ -58,33 +59,22 @@ from .starting import (
 
 
 class Lifetime:
-    """State of this process: which rank it is, of how many, and how to reach them.
+    """State of this process: which rank it is, of how many, and how to reach them."""
 
-    Attributes
-    ----------
-    state : str
-        "unforked", "running", "broken", "closed", "worker" or "child"; see above.
-    asked : SessionOptions
-        What `synk.fork` was asked for, of this node.
-    death : WorkerDied or None
-        While broken: which rank has died.
-    cluster : Cluster or None
-        In the master of one of several nodes; see `synk.cluster`.
-    """
-
-    asked: SessionOptions
+    asked: SessionOptions  # of `synk.fork`, on this node
 
     def __init__(self) -> None:
+        # "unforked", "running", "broken", "closed", "worker" or "child"; see above.
         self.state = "unforked"
         self._pool: Pool | None = None
-        self.death: WorkerDied | None = None
+        self.death: WorkerDied | None = None  # while broken: which rank has died
         self._zygotes = ZygoteSource(self.be_rank, "synk.ranks.session")
         self._restarts_left = self._comebacks = 0
         self._pools = ThreadPools()
         self._in_command: int = False  # the thread that runs one
         self._forking = threading.RLock()
         self._is_starting = self._close_is_due = False
-        self.cluster: Any = None
+        self.cluster: Any = None  # a Cluster, in the master of one of several nodes
         self._arguments: tuple = ()
 
     @property
@@ -99,12 +89,11 @@ class Lifetime:
         return self._pool
 
     def is_of(self, made_for: Callable[[], Pool | None]) -> bool:
-        """Tell whether something was made for the ranks that there are now.
-
-        `made_for` returns the pool that it was made for; it is a weak reference,
-        mostly, as a pool that is closed may go.
-        """
+        """Tell whether what was made for a pool was made for the present one."""
         return self._pool is not None and made_for() is self._pool
+
+    # A signal handler may close synk between any two lines, and another thread: so who
+    # asks `_pool` for more than one thing keeps it in a local variable.
 
     @property
     def rank(self) -> int:
@@ -194,8 +183,10 @@ class Lifetime:
             pool.seeds = ScriptSeeds.of_this_process(self._comebacks)
             self._pools.cap(places[0].threads)
             if size > 1:
-                self._take_zygote()
+                zygote = self._zygotes.take(places[0].threads, self._note_classes)
+                pool.records.note_zygote(zygote.pid)
             if self.cluster is not None:
+                # Before the ranks, which are told who they are among all nodes'.
                 self._meet_nodes(pool)
             if control.size > 1:
                 self._start_ranks(pool)
@@ -216,10 +207,6 @@ class Lifetime:
     def keep_zygote(self) -> None:
         """Fork a zygote now, for sessions of a process that cannot be forked then."""
         self._zygotes.keep(1, self._note_classes)
-
-    def _take_zygote(self) -> None:
-        zygote = self._zygotes.take(self.asked.places[0].threads, self._note_classes)
-        self.pool.records.note_zygote(zygote.pid)
 
     def _note_classes(self, is_forked: bool) -> None:
         # Ranks of other nodes have none of the script's, before the fork or after.
@@ -260,11 +247,9 @@ class Lifetime:
         pool.context.open(pool.limit)
 
     def be_rank(self, rank: int, told: bytes, master: int) -> None:
-        """Be a rank, in a process that was just forked for it.
-
-        It is told a pickled `RankStart`, and has a pidfd of the master's process.
-        """
-        # As they were in the master, which was about to start ranks.
+        """Be a rank, in a process that was just forked; `master` is a pidfd of its."""
+        # The master was about to start ranks: the lock was taken, by a thread that is
+        # not in this process, and would never be given back.
         self._forking, self._is_starting = threading.RLock(), False
         self._zygotes.forget_all()
         self._master = master
@@ -278,7 +263,8 @@ class Lifetime:
         if known is not None and known.control.place == where[0]:
             control, records = known.control, known.records
         else:
-            control, records = Control.attach(where[0]), Records.attach(where[1])
+            control = Control.attach(where[0])
+            records = Records(control.size, where[1])
         self._pool = pool = Pool(self.asked, control, records)
         pool.rank = pool.local_rank = rank
         if nodes is not None:
@@ -331,11 +317,8 @@ class Lifetime:
                 self.close()
 
     def enter(self) -> None:
-        """Raise unless a call of the script's can begin now.
-
-        First bring the ranks back, if one has died and the script has asked for that:
-        here nothing of the call has been sent, nor looked up in the ledger.
-        """
+        """Raise unless a call of the script's can begin now; bring dead ranks back."""
+        # Here nothing of the call has been sent yet, nor looked up in the ledger.
         if self._restarts_left:
             self._come_back()
         self.check_running()
@@ -363,17 +346,15 @@ class Lifetime:
         """See `synk.close`; `for_good` when there will be no session any more."""
         if self._is_starting:
             # This is a signal handler of the script, or another thread. What is half
-            # made cannot be undone under the hands of who makes it.
+            # made cannot be undone under the hands of who makes it: who does looks for
+            # this word at the end, and closes.
             self._close_is_due = True
         elif self.state in ("running", "broken", "closed"):
             self.state = "closed"
             self._end(for_good)
 
     def _end(self, for_good: bool = False) -> None:
-        """Undo `_start`, as far as it got; what an interrupt leaves, the next one does.
-
-        Fine if there is nothing to undo.
-        """
+        """Undo `_start`, as far as it got; what an interrupt leaves, the next does."""
         self.death = None
         if not self._in_command and self._pool is not None:
             with contextlib.suppress(StateError):  # this is in a launch itself
@@ -390,8 +371,8 @@ class Lifetime:
                 with_signals_held_back(self._let_go)
 
     def _let_go(self) -> None:
-        """Undo what was changed in this process."""
-        if not self._zygotes.keeps:
+        """Undo what was changed in this process; signals are held back meanwhile."""
+        if not self._zygotes.keeps:  # which is to end with the process
             atexit.unregister(self.close)
         pool, self._pool = self._pool, None
         if pool is not None:
@@ -408,24 +389,19 @@ class Lifetime:
             return
         if self.state == "broken":
             assert self.death is not None
-            raise copy.copy(self.death)
-        if self.state == "worker":
-            raise StateError(self._inside)
-        if self.state == "closed":
-            raise StateError("synk is closed: call synk.fork() to start again")
-        if self.state == "child":
-            raise StateError(
-                "this process was forked from a synk master, whose ranks do not serve"
-                " it: call synk there, or synk.fork() here"
-            )
-        raise StateError("synk is not forked: call synk.fork() first")
+            raise copy.copy(self.death)  # each with a traceback of its own
+        raise StateError(_NOT_RUNNING.get(self.state) or self._inside)
 
     @property
     def _inside(self) -> str:
         """Why code that a rank runs in a command cannot call synk."""
         if self.rank:
             return f"this is rank {self.rank}: only the master calls synk"
-        return _INSIDE
+        return (
+            "this is rank 0, inside a synk call: code that ranks run (an Op's perform),"
+            " a progress callback or a signal handler cannot call synk; calls come one"
+            " at a time"
+        )
 
     @property
     def nodes(self) -> int:
@@ -445,14 +421,13 @@ class Lifetime:
         return self._in_command == threading.get_ident()
 
     def watch(self, patience: float = 0) -> None:
-        """Raise WorkerDied if a rank has died, and remember that.
-
-        With `patience`, wait so many seconds for the news of it. A rank ends here if
-        the master is gone: the zygote, which kills it then, may be stopped.
-        """
+        """Raise WorkerDied if a rank has died; wait `patience` seconds for the news."""
+        # A rank ends here if the master is gone: the zygote, which kills it then, may
+        # be stopped.
         zygote = self.zygote
         if self.state == "worker":
-            end_without(self._master)
+            if has_ended(self._master):
+                os._exit(1)
         elif zygote is not None:
             try:
                 zygote.watch(patience)
@@ -481,14 +456,18 @@ class Lifetime:
             self._pool.control.abort()
 
 
+_NOT_RUNNING = {
+    "unforked": "synk is not forked: call synk.fork() first",
+    "closed": "synk is closed: call synk.fork() to start again",
+    "child": (
+        "this process was forked from a synk master, whose ranks do not serve it: call"
+        " synk there, or synk.fork() here"
+    ),
+}
+
 CLOSED = "synk was closed during a call"
 
 _ONE_AT_A_TIME = (
     "a synk call is running already, around this one or in another thread:"
     " calls come one at a time"
-)
-
-_INSIDE = (
-    "this is rank 0, inside a synk call: code that ranks run (an Op's perform), a"
-    " progress callback or a signal handler cannot call synk; calls come one at a time"
 )

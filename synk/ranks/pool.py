@@ -24,49 +24,34 @@ def no_pool() -> None:
 
 
 class Pool:
-    """The ranks of one fork, as one process has them.
+    """The ranks of one fork, as one process has them."""
 
-    Attributes
-    ----------
-    rank, size, local_rank : int
-        Of this process, among the ranks of all nodes and of its own.
-    nodes : tuple or None
-        Where there are several: how many ranks each has, and which one this is.
-    context : RankContext or None
-        What it has as a rank; None again when it is closed.
-    limit : Limit
-        How long it waits for others.
-    seeds, channel, kills
-        What the script's generators began with, the way to the other ranks of its
-        node, and what was killed for want of memory.
-    numbers, ledger : VariableNumbers, Ledger
-        By which numbers ranks know its shared variables, and what they hold of these:
-        while broken, what they held.
-    stage : Arena
-        Where arguments are copied to, for ranks to read.
-    notices : list of Dropped
-        What ranks may forget, sent along with the next command.
-    replied : float
-        When all ranks had replied to a command, by monotonic().
-    """
-
-    channel: MasterChannel
-    kills: OomKills
-    seeds: ScriptSeeds
+    channel: MasterChannel  # the way to the other ranks of this node
+    kills: OomKills  # what was killed for want of memory
+    seeds: ScriptSeeds  # what the script's generators began with
 
     def __init__(
         self, asked: SessionOptions, control: Control, records: Records
     ) -> None:
         self.control, self.records = control, records
+        # Of this process, among the ranks of all nodes and of its own.
         self.rank, self.size = 0, len(asked.places)
         self.local_rank = 0
+        # Where there are several: how many ranks each has, and which one this is.
         self.nodes: tuple[list[int], int] | None = None
-        self.limit = Limit(asked.timeout)
+        self.limit = Limit(asked.timeout)  # how long it waits for others
+        # What it has as a rank; None again when it is closed.
         self.context: RankContext | None = None
+        # By which numbers ranks know its shared variables, and what they hold of these:
+        # while broken, what they held.
         self.numbers, self.ledger = VariableNumbers(), Ledger()
+        # Where arguments are copied to, for ranks to read.
         self.stage = Arena(can_shrink=not asked.places[0].device.is_gpu)
+        # What ranks may forget, sent along with the next command. The garbage collector
+        # adds to it at any line, and in any thread: so it is only appended to, and what
+        # was sent is taken off by its number.
         self.notices: list[Dropped] = []
-        self.replied = 0.0
+        self.replied = 0.0  # when all had replied to a command, by monotonic()
 
     def join_nodes(self, ranks: list[int], node: int) -> None:
         """Be of node `node`, of several with so many ranks each."""

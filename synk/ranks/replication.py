@@ -30,13 +30,12 @@ SMALL = 1024
 
 
 class Blueprint:
-    """What a rank needs to make a replica of a shared variable.
+    """What a rank needs to make a replica of a shared variable, of its class and type.
 
-    The replica gets the original's class and type, static shape included, so that a
-    graph that was built on the original accepts it. Of a variable that shares its value
-    with one that the ranks have, `alias`, the replica shares the value of that replica:
-    a copy of an average, say, whose default update keeps the average up to date. Where
-    ranks have not all the master's value, `parts` has one for each.
+    Of a variable that shares its value with one that the ranks have, `alias`, the
+    replica shares the value of that replica: a copy of an average, say, whose default
+    update keeps the average up to date. Where ranks have not all the master's value,
+    `parts` has one for each.
     """
 
     def __init__(
@@ -45,32 +44,26 @@ class Blueprint:
         alias: int | None = None,
         parts: list[np.ndarray] | None = None,
     ) -> None:
-        self.alias = alias
-        self._class = type(variable)
-        self._type = variable.type
+        self._alias, self._parts = alias, parts
+        # Static shape included: a graph that was built on the original accepts it.
+        self._class, self._type = type(variable), variable.type
         self._name = variable.name
-        self._parts = parts
         self._value = host.get_value(variable) if parts is None else None
 
     def build(self, rank: int, known: Mapping[int, SharedVariable]) -> SharedVariable:
         """Return the replica for `rank`; a random stream gets seeds of its own."""
-        if self.alias is not None:
-            return known[self.alias].clone(name=self._name)
-        if self._parts is None:
-            value = value_for_rank(self._value, rank)
-        else:
-            value = self._parts[rank]
+        if self._alias is not None:
+            return known[self._alias].clone(name=self._name)
+        mine = self._value if self._parts is None else self._parts[rank]
+        value = value_for_rank(mine, rank)
         return self._class(type=self._type, value=value, strict=False, name=self._name)
 
 
 def master_replicate_variables(
     variables: Sequence[SharedVariable], are_read: bool = True
 ) -> list[int]:
-    """Give the ranks what they do not have of variables; return their numbers.
-
-    That is a replica, which starts with the master's present value; and if the
-    variables `are_read`, the values that the script has set since the ranks got them.
-    """
+    """Give the ranks what they do not have of variables; return their numbers."""
+    # If the variables `are_read`, that is also what the script has set since.
     numbers = SESSION.pool.numbers
     entries = SESSION.ledger.entries(variables)
     if are_read:
@@ -83,8 +76,13 @@ def master_replicate_variables(
         for var in new:
             number = _number(var)
             alias = sharing.setdefault(id(var.container), number)
+            (entry,) = SESSION.ledger.entries([var])
+            parts = None
+            if entry.kept is not None and entry.holding.rows is not None:
+                # Each rank's rows of what was scattered before a death, and was kept.
+                parts = np.split(entry.kept, np.cumsum(entry.holding.rows)[:-1])
             if alias == number:
-                blueprints[number] = Blueprint(var, parts=_kept_parts(var))
+                blueprints[number] = Blueprint(var, parts=parts)
             else:
                 blueprints[number] = Blueprint(var, alias)
         if new and SESSION.size > 1:
@@ -101,6 +99,7 @@ def _number(var: SharedVariable) -> int:
     """Give a variable a number, by which ranks forget their replicas when it goes."""
     number = SESSION.pool.numbers.add(var)
     SESSION.context.variables[number] = var
+    # The collector calls it at any line, in any thread: it only leaves a notice.
     weakref.finalize(var, SESSION.notify, "variable", number).atexit = False
     return number
 
@@ -108,14 +107,6 @@ def _number(var: SharedVariable) -> int:
 def master_adopt(variables: Sequence[SharedVariable]) -> list[int]:
     """Give numbers to variables, by which each rank is to enter its own."""
     return [_number(var) for var in dict.fromkeys(variables)]
-
-
-def _kept_parts(var: SharedVariable) -> list[np.ndarray] | None:
-    """Return each rank's rows of what was scattered before a death, and was kept."""
-    (entry,) = SESSION.ledger.entries([var])
-    if entry.kept is None or entry.holding.rows is None:
-        return None
-    return np.split(entry.kept, np.cumsum(entry.holding.rows)[:-1])
 
 
 def worker_replicate_variables(context: RankContext, data: bytes) -> None:
@@ -127,10 +118,8 @@ def worker_replicate_variables(context: RankContext, data: bytes) -> None:
 
 
 def master_bring(variables: Sequence[SharedVariable]) -> None:
-    """Give the ranks the values that the script has set in the master.
-
-    What they have not is left out: they are going to be given it as it is then.
-    """
+    """Give the ranks the values that the script has set in the master."""
+    # What they have not is left out: they are going to be given it as it is then.
     by_value = SESSION.pool.numbers.by_value()
     known = {by_value.get(id(var.container)): var for var in variables}
     known.pop(None, None)
@@ -149,7 +138,7 @@ def staged(values: Sequence, small: int = -1) -> list:
         for i, value in enumerate(values)
         if can_lie_here(value) and value.nbytes > small
     }
-    windows = SESSION.pool.stage.put([*arrays.values()]) if arrays else ()
+    windows = SESSION.pool.stage.put([*arrays.values()])
     described = dict(zip(arrays, windows, strict=True))
     return [described.get(i, value) for i, value in enumerate(values)]
 
@@ -160,18 +149,6 @@ def worker_bring(context: RankContext, numbers: list[int], values: list) -> None
         for number, value in zip(numbers, values, strict=True):
             mine = value_for_rank(context.array(value), context.rank)
             host.set_value(context.variables[number], host.copy_value(mine))
-
-
-def master_replicate_function(number: int, programs: Programs) -> None:
-    """Send a function's graph to the ranks, with the variables it needs."""
-    spec = programs.spec
-    master_replicate_variables(spec.shared_variables())
-    programs.times = Times(programs.times.label)  # as on the new ranks
-    programs.exchanges = None
-    SESSION.context.functions[number] = programs
-    if SESSION.size > 1:
-        graph = dump_graph(spec, SESSION.pool.numbers)
-        SESSION.run(worker_replicate_function, number, graph, pytensor_settings())
 
 
 def worker_replicate_function(
@@ -185,13 +162,7 @@ def worker_replicate_function(
 
 
 class Replicas:
-    """One function as the ranks have it: sent and compiled when that is needed.
-
-    Attributes
-    ----------
-    number : int
-        What the ranks know it by.
-    """
+    """One function as the ranks have it, by its number: sent and compiled in time."""
 
     def __init__(self, spec: FunctionSpec) -> None:
         self.number, self._spec = next(_numbers), spec
@@ -206,11 +177,6 @@ class Replicas:
         """Whether the ranks of the present session have the function."""
         return SESSION.is_of(self._made_for)
 
-    @property
-    def is_compiled(self) -> bool:
-        """Whether anything has been compiled, on rank 0 at least."""
-        return self._programs is not None
-
     def local(self) -> Programs:
         """Return what rank 0 has compiled; needs no session."""
         if self._programs is None:
@@ -219,15 +185,12 @@ class Replicas:
         return self._programs
 
     def prepare(self, kind: CallKind, subset: Subset) -> Programs:
-        """Make sure that every rank has a variant compiled; return rank 0's.
-
-        In the ``with`` block of `notice`, which the first call ends where that makes
-        the machine code.
-        """
+        """Make sure that every rank has a variant compiled; return rank 0's."""
+        # In the ``with`` block of `notice`, which the first call ends where that makes
+        # the machine code.
+        programs = self.local()
         if not self.are_there:
-            self._replicate()
-        programs = self._programs
-        assert programs is not None
+            self._replicate(programs)
         if (kind, subset) not in self._prepared:
             self.notice.begin()
             what = self.number, kind, subset
@@ -243,9 +206,16 @@ class Replicas:
                 self.notice.end()
         return programs
 
-    def _replicate(self) -> None:
-        """Make the function known to the ranks of the present session."""
-        master_replicate_function(self.number, self.local())
+    def _replicate(self, programs: Programs) -> None:
+        """Send the graph to the ranks of the present session, with its variables."""
+        master_replicate_variables(self._spec.shared_variables())
+        programs.times = Times(programs.times.label)  # as on the new ranks
+        programs.exchanges = None
+        SESSION.context.functions[self.number] = programs
+        if SESSION.size > 1:
+            told = dump_graph(self._spec, SESSION.pool.numbers), pytensor_settings()
+            SESSION.run(worker_replicate_function, self.number, *told)
+        # Only now: an interrupt before has all of it done again.
         self._made_for = weakref.ref(SESSION.pool)
         self._prepared.clear()
         if self._forget is None:
@@ -263,12 +233,11 @@ def worker_compile(
     makes_ahead: bool,
     config: dict,
 ) -> Exception | None:
-    """Compile a variant on all ranks at the same time; return what rank 0 has raised.
-
-    What is compiled to C is compiled once, and found in PyTensor's cache by the others:
-    they wait for its lock. For numba rank 0 has compiled its graphs before, and makes
-    the machine code while the others compile theirs, who find it in numba's cache then.
-    """
+    """Compile a variant on all ranks at the same time; return what rank 0 raised."""
+    # What is compiled to C is compiled once, and found in PyTensor's cache by the
+    # others: they wait for its lock. For numba rank 0 has compiled its graphs before,
+    # and makes the machine code while the others compile theirs, who find it in numba's
+    # cache then.
     programs, error = context.functions[number], None
     makes_code = makes_ahead and context.size > 1
     try:

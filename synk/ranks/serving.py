@@ -99,10 +99,8 @@ def _inbox() -> Inbox:
 
 
 def _as_bytes(reply: Any) -> bytes:
-    """Return replies as bytes; what cannot be pickled is the first rank's failure.
-
-    So that they ride in a header, they are no bytes if all are None.
-    """
+    """Return replies as bytes; what cannot be pickled is the first rank's failure."""
+    # So that they ride in a header, they are no bytes if all are None.
     if all(each is None for each in reply):
         return b""
     context = SESSION.context if SESSION.state == "running" else None
@@ -128,11 +126,13 @@ def _run(
 ) -> list:
     """Run a command on the ranks of this node; return what each has replied."""
     context = SESSION.context
+    # As node 0 has it, by which its ranks know a transaction: before they are launched.
     SESSION.pool.control.words[LAUNCH] = launch
     own = tuple(Dropped("segment", key) for key in inbox.gone)
     try:
         result, replies, failure = SESSION.run_command(work, args, notices + own, args)
         error = None if failure is None else failure.rebuild()
+        # Only now have the ranks heard of them; other segments may have gone since.
         del inbox.gone[: len(own)]
     except WorkerDied as death:
         return [death.of_rank(death.rank + SESSION.rank)]

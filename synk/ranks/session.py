@@ -1,12 +1,8 @@
 """The session: the one state object of a process, and how it has ranks do something.
 
-Its states, and what starts and ends it, are in `lifetime`.
-
-The master's session holds the processes and the channel to them; what it has as rank 0
-is its `context`, as on every other rank (`context`). A rank is forked with a copy of
-the session and serves the master's commands. What a rank can be asked is a module-level
-function ``worker_x(context, ...)`` that stands beside its ``master_x``, which calls
-``SESSION.run(worker_x, ...)``.
+Its states, and what starts and ends it, are in `lifetime`. What a rank can be asked is
+a module-level function ``worker_x(context, ...)`` that stands beside its ``master_x``,
+which calls ``SESSION.run(worker_x, ...)``.
 
 A command, on one machine::
 
@@ -64,25 +60,13 @@ class Session(Lifetime):
         timeout: float | None = None,
         doing: str | None = None,
     ) -> list[Any]:
-        """Run ``work(context, *args)`` on every rank and return what each returned.
-
-        The master does its own share between launch and join. If any rank fails, the
-        others are stopped at their next barrier, all are waited for, and what they
-        have raised is raised here; the session can be used again then.
-
-        Parameters
-        ----------
-        work : callable
-            A module-level function.
-        *args
-            Its arguments after the context; pickled.
-        mine : tuple, optional
-            Arguments for the master in place of `args`: what need not be pickled.
-        timeout : float, optional
-            Seconds that the ranks may take, in place of those given to `fork`.
-        doing : str, optional
-            Of which function it is a call, for the flight records.
-        """
+        """Run ``work(context, *args)`` on every rank and return what each returned."""
+        # The master does its own share between launch and join. If any rank fails, the
+        # others are stopped at their next barrier, all are waited for, and what they
+        # have raised is raised here; the session can be used again then.
+        #
+        # The arguments are pickled; `mine` are the master's, if others. `timeout` is in
+        # place of that of `fork`, and `doing` says of which function it is a call.
         return self.run_args(work, args, args if mine is None else mine, timeout, doing)
 
     def run_args(
@@ -93,11 +77,7 @@ class Session(Lifetime):
         timeout: float | None = None,
         doing: str | None = None,
     ) -> list[Any]:
-        """Run ``work(context, *args)`` as `run` does.
-
-        Where `args` is the very tuple of the last command, ranks are told no more than
-        that.
-        """
+        """Run it; for the very tuple of the last command ranks are told no more."""
         self.check_running()
         # A signal handler may close the session meanwhile: this command keeps its own.
         pool = self.pool
@@ -105,15 +85,15 @@ class Session(Lifetime):
         # The garbage collector may add some at any line: those stay for the next.
         notices = tuple(pool.notices)
         made = self.run_command(work, args, notices, mine, doing)
-        replies = self._replies_of(made)
-        if notices:
-            del pool.notices[: len(notices)]
-        for reply in replies:
-            if type(reply) is Failure:
-                failures = [reply for reply in replies if type(reply) is Failure]
-                raise as_one(failures, self.size)
+        failures = [reply for reply in made.replies if type(reply) is Failure]
+        if made.own is not None:
+            raise self._raised_here(made.own, failures)
+        # After the join: else ranks may not have heard of it, and hear it again.
+        del pool.notices[: len(notices)]
+        if failures:
+            raise as_one(failures, self.size)
         pool.replied = monotonic()
-        return [made.result, *replies]
+        return [made.result, *made.replies]
 
     def run_command(
         self,
@@ -140,19 +120,16 @@ class Session(Lifetime):
         finally:
             self._in_command = False
 
-    def _replies_of(self, made: Outcome) -> list[Any]:
-        """Return the other ranks' replies; raise what the master's share has raised."""
-        if made.own is None:
-            return made.replies
-        error = made.own.rebuild()
-        failures = [reply for reply in made.replies if type(reply) is Failure]
-        if isinstance(error, Aborted):
-            if failures:
-                raise as_one(failures, self.size)
+    def _raised_here(self, own: OwnFailure, failures: list[Failure]) -> BaseException:
+        """Return what to raise where the master's own share has raised something."""
+        error = own.rebuild()
+        if isinstance(error, Aborted) and not failures:
             raise SynkError("a command was aborted, and no rank says why") from error
+        if isinstance(error, Aborted):
+            return as_one(failures, self.size)
         if isinstance(error, Exception):
-            raise as_one([made.own, *failures], self.size)
-        raise error
+            return as_one([own, *failures], self.size)
+        return error  # an interrupt, which is the script's
 
     def _run_share(
         self,
@@ -170,7 +147,7 @@ class Session(Lifetime):
         if self.pool.channel.busy:
             self._join_interrupted()
         own, result = None, None
-        context.narrow()
+        context.confinement.narrow()
         # From the launch on the ranks must be joined, whatever is raised here: by this
         # command, or by the next one if an interrupt comes where it skips the join.
         try:
@@ -225,8 +202,7 @@ class Session(Lifetime):
     def _join(self, error: BaseException | None) -> list[Any]:
         """Wait for the ranks' replies, after `error` in the master's own share, if any.
 
-        An interrupt there or while waiting makes the ranks stop; it may be any
-        exception that is not an `Exception`, or that a signal handler raises here.
+        An interrupt makes the ranks stop: what is no `Exception`, or raised here.
         """
         if self.state != "running":  # a rank died, or a signal handler closed synk
             raise error or StateError(CLOSED)
@@ -290,11 +266,9 @@ class Session(Lifetime):
     # -- notices: what ranks may forget, sent along with the next command
 
     def notify(self, kind: str, key: Any) -> None:
-        """Have all ranks forget something when they run the next command.
-
-        The master too: this is called by the garbage collector, at any point of
-        whatever the master is doing, or by another thread.
-        """
+        """Have all ranks, the master too, forget something with the next command."""
+        # The garbage collector calls this at any line of the master's, or of any
+        # thread.
         pool = self._pool
         if self.state == "running" and pool is not None:
             pool.notices.append(Dropped(kind, key))
@@ -319,21 +293,15 @@ SESSION = Session()
 
 
 def main(master: int, requests: int, reports: int, modules: Sequence[str]) -> None:
-    """Be the zygote of a master that cannot be forked, in a new interpreter.
-
-    It has this end of each of two pipes; `modules` are what ranks will need, besides
-    synk: imported once for all of them.
-    """
-    for module in modules:
+    """Be the zygote of a master that cannot be forked, in a new interpreter."""
+    for module in modules:  # which all ranks will need: imported once
         importlib.import_module(module)
     be_zygote(master, requests, reports, SESSION.be_rank)
 
 
 def _in_child() -> None:
-    """Keep a child that the user forks from acting as a second master.
-
-    Our own ranks are forked before the session runs, and set their state themselves.
-    """
+    """Keep a child that the user forks from acting as a second master."""
+    # Our own ranks are forked before the session runs, and set their state themselves.
     SESSION._zygotes.forget_all()
     SESSION.cluster = None  # whose connections are the parent's
     if SESSION.state in ("running", "broken"):

@@ -14,11 +14,10 @@ import numbers
 import operator
 import os
 import random
-import re
 import sys
 import warnings
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import cloudpickle
 import numpy as np
@@ -60,7 +59,9 @@ def check_asked(
         n = check_count("n", n)
     plans = plan(devices, n, cores)
     warn_of_few_cores(plans, cores)
-    warn_if_not_pinned()
+    if (why := affinity.why_not_pinned()) is not None:
+        text = f"ranks are not pinned to cores, and may be slower: {why}"
+        warnings.warn(text, RuntimeWarning, stacklevel=callers_level())
     if threads is not None:
         threads = check_count("threads", threads)
     timeout = check_timeout(timeout)
@@ -108,14 +109,6 @@ def warn_of_few_cores(devices: Sequence[Device], cores: Sequence[int]) -> None:
             f" with synk.fork({usable})"
         )
     warnings.warn(text, OversubscriptionWarning, stacklevel=callers_level())
-
-
-def warn_if_not_pinned() -> None:
-    """Warn where a sandbox forbids that ranks are pinned to cores."""
-    why = affinity.why_not_pinned()
-    if why is not None:
-        text = f"ranks are not pinned to cores, and may be slower: {why}"
-        warnings.warn(text, RuntimeWarning, stacklevel=callers_level())
 
 
 def check_timeout(timeout: float | None) -> float | None:
@@ -180,11 +173,7 @@ which PyTensor takes seconds to find out."""
 
 def pytensor_settings() -> dict[str, Any]:
     """Return the present settings of this process."""
-    return _present(config, _SETTINGS)
-
-
-def _present(config: Any, names: Sequence[str]) -> dict[str, Any]:
-    return {name: getattr(config, name) for name in names if hasattr(config, name)}
+    return {name: getattr(config, name) for name in _SETTINGS if hasattr(config, name)}
 
 
 def follow_settings(settings: dict[str, Any]) -> None:
@@ -218,10 +207,12 @@ class Surroundings(NamedTuple):
             dict(os.environ),
             folder,
             list(sys.path),
-            [_written(entry) for entry in warnings.filters],
+            list(warnings.filters),
             dict(np.geterr()),
             pytensor_settings(),
-            _present(sys.modules["jax"].config, _JAX_NAMES) if uses_jax else {},
+            {name: getattr(sys.modules["jax"].config, name) for name in _JAX_NAMES}
+            if uses_jax
+            else {},
         )
 
     def adopt(self) -> None:
@@ -233,15 +224,9 @@ class Surroundings(NamedTuple):
             with contextlib.suppress(OSError):  # gone since
                 os.chdir(self.folder)
         sys.path[:] = self.path
-        if [_written(entry) for entry in warnings.filters] != self.filters:
-            warnings.resetwarnings()
-            for action, message, category, module, line in self.filters:
-                # As they were given: None where nothing was.
-                texts = {"message": message, "module": module}
-                given: Any = {k: text for k, text in texts.items() if text is not None}
-                warnings.filterwarnings(
-                    action, category=category, lineno=line, append=True, **given
-                )
+        if list(warnings.filters) != self.filters:
+            warnings.resetwarnings()  # modules forget what they have warned of, too
+            cast(list, warnings.filters).extend(self.filters)
         np.seterr(**self.numpy_errors)
         follow_settings(self.pytensor)
         if self.jax:
@@ -265,25 +250,18 @@ _JAX_NAMES = (
 """Those that decide what is computed. Of devices each rank has its own."""
 
 
-def _written(entry: tuple) -> tuple:
-    """Return a filter of warnings with its patterns as they were written."""
-    return tuple(
-        part.pattern if isinstance(part, re.Pattern) else part for part in entry
-    )
-
-
 class ScriptSeeds(NamedTuple):
     """What the global generators of ranks other than 0 follow from, beside the rank.
 
     They would be a copy in every process that is forked, and an Op that draws from
     ``np.random`` would add the same noise on all ranks. Rank 0 keeps the script's.
-    Ranks that have come back are not to draw once more what they have drawn, though
-    rank 0 may have drawn nothing since.
     """
 
     numpy: int
     python: int
-    comeback: int  # how often these ranks have been started again
+    # How often these ranks have been started again: they are not to draw once more what
+    # they have drawn, though rank 0 may have drawn nothing since.
+    comeback: int
 
     @classmethod
     def of_this_process(cls, comeback: int) -> ScriptSeeds:

@@ -1,13 +1,11 @@
 """Random streams: those that all ranks have alike, and each rank's own.
 
-Random numbers are drawn from *common* streams (see `compiler.placement.streams`). No
-rank keeps these: every launch tells them the state of the master's variable, which the
-common stream's last state replaces when all ranks have come to the end. So they cannot
-come apart, whatever has failed or been set before.
+No rank keeps *common* streams (`compiler.placement.streams`): every launch tells them
+the state of the master's variable, which the common stream's last state replaces when
+all ranks have come to the end. So they cannot come apart, whatever has failed before.
 
-Where ranks draw for themselves, copies of one stream would have all drop the same
-units. The own stream of rank r follows from the original's present state and r (see
-`draws.derived`). Rank 0 keeps the original.
+Where ranks draw for themselves, the stream of rank r follows from the original's
+present state and r (see `draws.derived`). Rank 0 keeps the original.
 """
 
 from __future__ import annotations
@@ -60,11 +58,9 @@ def worker_states(streams: Sequence[CommonStream], states: Sequence[State]) -> N
 def _set_state(
     variable: SharedVariable, kind: type[np.random.BitGenerator], state: Any
 ) -> None:
-    """Have a variable's generator go on from a state.
-
-    The generator is the same one from call to call: numba has to prepare one that it
-    has not met.
-    """
+    """Have a variable's generator go on from a state."""
+    # The generator is the same one from call to call: numba has to prepare one that it
+    # has not met.
     bits: Any = host.get_value(variable).bit_generator
     if type(bits) is kind:
         bits.state = state

@@ -50,10 +50,8 @@ class Encoder:
         return max(here.rows_of(totals) for here in self._largest)
 
     def send(self, kind: OfEach, of_node: Callable[[Here], list[np.ndarray]]) -> Sent:
-        """Have each node get an array of its own; return what stands for it.
-
-        `of_node` returns what a node gets, in pieces.
-        """
+        """Have each node get an array of its own; return what stands for it."""
+        # `of_node` returns what a node gets, in pieces.
         self.kinds.append(kind)
         for here in self.others:
             shapes = kind.shapes_at(here)
@@ -79,15 +77,9 @@ class Encoder:
         state = state_of(window)
         if state is None:
             return None
-        data = key_of(window)
         array = self.context.array(window)
         rows = len(array) if array.ndim else 1
-        return self.cache.whole_at_once(data, state, window, rows, array.nbytes)
-
-
-def as_they_are(context: RankContext, args: tuple, replies: list) -> list:
-    """Return replies of ranks as they are."""
-    return replies
+        return self.cache.whole(key_of(window), state, window, rows, array.nbytes)
 
 
 class Codec(NamedTuple):
@@ -98,7 +90,7 @@ class Codec(NamedTuple):
     # On another node: from those, and by number what it keeps, its ranks' arguments.
     decode: Callable[[tuple, Here, Mapping[int, Any]], tuple]
     # There: from these, and its ranks' replies, the replies that are sent.
-    combine: Callable[[RankContext, tuple, list], list] = as_they_are
+    combine: Callable[[RankContext, tuple, list], list] = lambda *given: given[2]
 
 
 CODECS: dict[Callable, Codec] = {}

@@ -10,7 +10,6 @@ from __future__ import annotations
 import itertools
 import sys
 from collections.abc import Callable, Sequence
-from functools import partial
 from types import FrameType, TracebackType
 from typing import Any
 
@@ -28,24 +27,9 @@ _launches = itertools.count()
 class Launch:
     """A launch of a function: what fails in its ``with`` block is undone everywhere.
 
-    It can be made again, as another one, when it has come to its end.
-
-    Parameters
-    ----------
-    calls : int
-        Of several calls those stay that all ranks have made.
-    failed : callable
-        Is called with the launch and the error, when all is undone that can be.
-    made : callable, optional
-        Is called in the end, if nothing has failed.
-
-    Attributes
-    ----------
-    number : int
-        What all ranks know it by, from `control.LAUNCH`.
-    made : int or None
-        After a failure: how many of its calls stay; None if ranks could not be brought
-        to the same.
+    Of several calls those stay that all ranks have made. `failed` is called with the
+    launch and the error when all is undone that can be, or `made` in the end. A launch
+    can be made again, as another one, when it has come to its end.
     """
 
     def __init__(
@@ -55,8 +39,10 @@ class Launch:
         failed: Callable[[Launch, BaseException], None],
         made: Callable[[Launch], None] | None = None,
     ) -> None:
-        self.number = -1
+        self.number = -1  # what all ranks know it by, from `control.LAUNCH`
         self.states: list[State] = []
+        # After a failure: how many calls stay; None if ranks could not be brought to
+        # the same.
         self.made: int | None = None
         self._streams, self._calls, self._failed = streams, calls, failed
         self._have_made = made
@@ -122,15 +108,16 @@ class Launch:
 
         If that is interrupted, too, the next call does it: see `Ledger.settle`.
         """
-        insist(partial(self._end_undone, error))
 
-    def _end_undone(self, error: BaseException) -> None:
-        # Each step can be done twice: after an interrupt all are, from the first.
-        self._undo()
-        lead_on(self._streams)
-        self._ledger.take_back()
-        self._failed(self, error)
-        self._ledger.launch = self._frame = None
+        def end_undone() -> None:
+            # Each step can be done twice: after an interrupt all are, from the first.
+            self._undo()
+            lead_on(self._streams)
+            self._ledger.take_back()
+            self._failed(self, error)
+            self._ledger.launch = self._frame = None
+
+        insist(end_undone)
 
     def _undo(self) -> None:
         if SESSION.state == "running":

@@ -37,23 +37,19 @@ from ..times.timing import UNCOUNTED, Times
 
 
 class VariableBuffers(FlatBuffers):
-    """The buffers of one rank for lists of variables; a key begins with their numbers.
-
-    Other than those of functions they return values that a variable may keep.
-    """
+    """One rank's buffers for lists of variables; a key begins with their numbers."""
 
     def _kind_of_buffer(self, plan: FlatLayout) -> tuple[type[StageBuffer], int]:
         return _VariableBuffer, self._comm.size
 
     def clear(self, key: tuple, variables: Mapping[int, SharedVariable]) -> None:
-        """Copy values of this rank elsewhere that lie where a reduction will write to.
-
-        With ``updates=[(previous, g), (g, new)]`` PyTensor hands g's old array, a place
-        in the buffer, to `previous`: to write the next g there would change both.
-        """
+        """Copy values of this rank elsewhere that lie where a reduction will write."""
         buffer = self._buffers.get(key)
         if not isinstance(buffer, _VariableBuffer):
             return
+        # With ``updates=[(previous, g), (g, new)]`` PyTensor hands g's old array, a
+        # place in the buffer, to `previous`: to write the next g there would change
+        # both.
         places = dict(zip(key[0], buffer.places, strict=True))
         for number, var in list(variables.items()):
             storage = var.container.storage
@@ -145,18 +141,14 @@ class _VariableBuffer(FlatBuffer):
         if any(each % 2 for each in words):
             to = 1 - to
             if len(self._sides) == 1:
-                self._sides.append(_Side(comm, self._plan, self._second_side(comm)))
+                # Arrays alone keep the memory of a rank: values may outlive the buffer.
+                self._second = make_shared_rows(comm, Attachments(), self._shape)
+                self._sides.append(_Side(comm, self._plan, self._second.rows))
         side.reduce(weights, self._sides[to])
         comm.barrier()
         # After it: until all are done, the values are where they were.
         self._side = to
         return self.places
-
-    def _second_side(self, comm: SharedMemoryComm) -> np.ndarray:
-        """Return further rows, which rank 0 makes."""
-        # Arrays alone keep the memory of a rank: values may outlive the buffer.
-        self._second = make_shared_rows(comm, Attachments(), self._shape)
-        return self._second.rows
 
 
 def _lies_at(value: np.ndarray, place: np.ndarray) -> bool:

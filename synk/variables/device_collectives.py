@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from pytensor.compile import SharedVariable
 
-from ..comm.device import DeviceBuffers, PackedGroup, Transport, make_group, make_rows
+from ..comm.device import DeviceBuffers, PackedGroup, make_group, make_rows
 from ..engines import JAX, jax
 from ..ranks.context import RankContext
 from ..ranks.session import SESSION
@@ -68,7 +68,7 @@ def worker_broadcast(
     """Take the master's values; they are of these dtypes and shapes."""
     values = {} if context.rank else _values(context, kinds)
 
-    def by_transport(transport: Transport, dtype: str, some: list[int]) -> list[Any]:
+    def by_transport(transport: Any, dtype: str, some: list[int]) -> list[Any]:
         group = _as_one(dtype, tuple(kinds[number][1] for number in some))
         if context.rank:
             flat = group.nothing()
@@ -102,7 +102,7 @@ def worker_all_gather(
             var = context.variables[number]
             check_shapes("gather", var, shapes[number])
 
-    def by_transport(transport: Transport, dtype: str, some: list[int]) -> list[Any]:
+    def by_transport(transport: Any, dtype: str, some: list[int]) -> list[Any]:
         rows = _as_rows(dtype, tuple(tuple(shapes[number]) for number in some))
         flat = rows.pack([values[number] for number in some])
         whole = rows.room()
@@ -127,7 +127,7 @@ def worker_all_gather(
 def _moved(
     context: RankContext,
     dtypes: dict[int, str],
-    by_transport: Callable[[Transport, str, list[int]], list[Any]],
+    by_transport: Callable[[Any, str, list[int]], list[Any]],
     by_host: Callable[[list[int]], list[Any]],
 ) -> dict[int, Any]:
     """Return values that ranks exchange, all of a dtype in one go."""

@@ -27,10 +27,8 @@ fails to compile anything if that changes while its threads run."""
 
 
 def allowed_cores() -> set[int]:
-    """Return the cores that this thread may run on.
-
-    All of the machine's where it is forbidden to ask; see `why_not_pinned`.
-    """
+    """Return the cores that this thread may run on."""
+    # All of the machine's where it is forbidden to ask; see `why_not_pinned`.
     try:
         return os.sched_getaffinity(0)
     except OSError as error:
@@ -78,12 +76,8 @@ class Confinement:
 
     It also has the process keep the memory of temporary arrays. Libraries that are
     loaded already are capped through `pools`, and those that come later through the
-    environment. Where pinning is forbidden, threads stay where they are, and the rest
-    is done.
-
-    `is_wide` and `is_single` tell whether the process computes with all cores for now,
-    or with one thread. Of a script's process (`is_script`) ``os.environ`` stays as it
-    is.
+    environment; ``os.environ`` of a script stays as it is. Where pinning is forbidden,
+    threads stay where they are, and the rest is done.
     """
 
     def __init__(
@@ -101,6 +95,7 @@ class Confinement:
         self._variables = Variables(settings, for_c_alone=is_script)
         self._numba = _NumbaThreads()
         self._keeps_memory = self._is_applied = False
+        # Whether it computes with all cores for now, or with one thread.
         self.is_wide = self.is_single = False
         try:
             self.apply()
@@ -110,20 +105,26 @@ class Confinement:
 
     def apply(self) -> None:
         """Confine this process."""
-        self.is_wide, self.is_single, self._is_applied = False, False, True
-        self._knows_blas = False
-        self._pin()
+        self._is_applied, self._knows_blas = True, False
+        self._narrow()
         self._variables.set()
-        self._pools.cap(self._threads)
-        self._numba.cap(self._threads)
         self._keeps_memory = keep_memory()
+
+    @contextlib.contextmanager
+    def unconfined(self) -> Iterator[None]:
+        """Let this process use all cores in a ``with`` block, as if not forked."""
+        self.release()
+        try:
+            yield
+        finally:
+            self.apply()
 
     @contextlib.contextmanager
     def on_all_cores(self) -> Iterator[None]:
         """Have a library start as many threads as there are cores, in a ``with`` block.
 
-        They are confined afterwards, as this thread is, unless the process has all
-        cores now: pinned to fewer they take no longer, and `widen` lets them have all.
+        They are confined afterwards, unless the process has all cores now: pinned to
+        fewer they take no longer, and `widen` lets them have all.
         """
         self.unpin_thread()
         try:
@@ -133,18 +134,12 @@ class Confinement:
                 self._pin()
 
     def unpin_thread(self) -> None:
-        """Let this thread run on all cores: one that was started meanwhile.
-
-        It was born with ours, and is pinned to them again by the next `narrow`.
-        """
+        """Let this thread run on all cores, until the next `narrow`."""
         if self._pins:
             _pin_thread(0, self._affinity)
 
     def lift(self) -> Callable[[], None]:
-        """Let this thread go, and the environment; return what confines them again.
-
-        See `forks`.
-        """
+        """Let this thread, and the environment, go for `forks`; return the undoing."""
         # Cores are those of this thread, and variables the process's: of two threads
         # that start something, the one that has lifted them sets them again.
         is_pinned = self._pins and allowed_cores() == set(self._cores)
@@ -163,7 +158,9 @@ class Confinement:
         return confine_again
 
     def widen(self) -> None:
-        """Let this process compute with all cores, until `narrow`."""
+        """Compute with all cores until `narrow`: the other ranks do nothing."""
+        if self.is_wide and not self.is_single:
+            return
         was_wide, self.is_wide = self.is_wide, True  # an interrupt leaves it known
         self.is_single = False
         if not was_wide:
@@ -172,18 +169,27 @@ class Confinement:
         self._pools.lift()
 
     def narrow(self) -> None:
-        """Have it compute with its own cores again."""
+        """Compute with the process's own cores."""
+        if self.is_wide:
+            self._narrow()
+
+    def _narrow(self) -> None:
         self._pin()
         self._pools.cap(self._threads)
         self._numba.cap(self._threads)
         # Last: what an interrupt leaves undone, the next `narrow` does.
         self.is_wide = self.is_single = False
 
-    def single(self) -> None:
-        """Have BLAS compute with one thread, until `narrow` or `widen`.
+    def compute_with(self, one_thread: bool) -> None:
+        """Compute with one thread, for the same bits on any ranks, or with all."""
+        has_more = self.is_wide or self._threads > 1
+        if not one_thread and (self.is_wide or self.is_single):
+            self._narrow()
+        elif one_thread and has_more and not self.is_single:
+            self._compute_with_one()
 
-        Products are cut differently for several, which would give other bits.
-        """
+    def _compute_with_one(self) -> None:
+        # BLAS cuts products differently for several, which would give other bits.
         if not self._knows_blas:  # numba's, which may be loaded by now, or not yet
             importlib.import_module("scipy.linalg.cython_blas")
             self._pools.look_again()
@@ -216,21 +222,19 @@ class Confinement:
 
 def _move(tasks: Iterable[int], from_cores: set[int], to_cores: set[int]) -> None:
     for task in tasks:
-        try:
-            if os.sched_getaffinity(task) == from_cores:
-                _pin_thread(task, to_cores)
-        except ProcessLookupError:
-            continue  # the thread has ended
-        except OSError as error:
-            if error.errno not in FORBIDDEN:
-                raise
+        _pin_thread(task, to_cores, from_cores)
 
 
-def _pin_thread(task: int, cores: Iterable[int]) -> None:
-    """Pin a thread; 0 is this one. A sandbox may have begun since that was allowed."""
+def _pin_thread(
+    task: int, cores: Iterable[int], only_from: set[int] | None = None
+) -> None:
+    """Pin a thread, 0 for this one, if it is on those cores. It may have ended."""
     try:
-        os.sched_setaffinity(task, cores)
-    except OSError as error:
+        if only_from is None or os.sched_getaffinity(task) == only_from:
+            os.sched_setaffinity(task, cores)
+    except ProcessLookupError:
+        pass
+    except OSError as error:  # a sandbox may have begun since that was allowed
         if error.errno not in FORBIDDEN:
             raise
 
@@ -239,8 +243,7 @@ class Variables:
     """Variables of the environment of this process, set until they are lifted.
 
     Those that the script has changed meanwhile are the script's. With `for_c_alone`
-    they are set for libraries of C, and not in ``os.environ``: what the script reads,
-    or gives its own processes as a copy of that, is its own environment.
+    they are not in ``os.environ``, which the script reads and gives to its processes.
     """
 
     def __init__(self, settings: dict[str, str], for_c_alone: bool = False) -> None:
@@ -280,11 +283,10 @@ class ThreadPools:
     """Threads of BLAS and OpenMP libraries that are loaded: `cap`, then `restore`.
 
     Made by the master before it forks, and inherited by the ranks. A fork ends the
-    threads of OpenBLAS, in the parent as in the child, and whoever sets their number
-    then starts them again, to watch for work for some 30 ms each before they sleep.
-    Every rank did that, for threads that it was not to use: on two cores it was half
-    the cost of a session, and it grows with ranks times cores. The number itself comes
-    through a fork, so it is set before, and afterwards only where it is another.
+    threads of OpenBLAS, and whoever sets their number then starts them again, to watch
+    for work for some 30 ms each: when every rank did that, it was half the cost of a
+    session on two cores. The number itself comes through a fork, so it is set before,
+    and afterwards only where it is another.
     """
 
     def __init__(self) -> None:
@@ -322,7 +324,7 @@ class ThreadPools:
     def _set(self, wanted: dict[str, int]) -> None:
         assert self._libraries is not None
         for path, number in self._numbers().items():
-            if number != wanted[path]:
+            if number != wanted[path]:  # to set the same one would start threads
                 self._libraries.select(filepath=[path]).limit(limits=wanted[path])
 
 
@@ -382,10 +384,7 @@ _OF_THE_USER = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "GLIBC_TUNAB
 
 
 def keep_memory() -> bool:
-    """Keep memory from now on; return whether that is possible.
-
-    It is with the GNU C library, unless the user has set its allocator otherwise.
-    """
+    """Keep memory from now on; tell whether the C library and the user let us."""
     if any(name in os.environ for name in _OF_THE_USER):
         return False
     return _set_thresholds(*_KEEP)
@@ -398,10 +397,8 @@ def give_memory_back() -> None:
 
 
 def _set_thresholds(trim: int, mmap: int) -> bool:
-    library = ctypes.CDLL(None)
-    if not hasattr(library, "gnu_get_libc_version"):
-        return False
-    return bool(
-        library.mallopt(_MMAP_THRESHOLD, mmap)
-        and library.mallopt(_TRIM_THRESHOLD, trim)
+    libc = ctypes.CDLL(None)
+    is_gnu = hasattr(libc, "gnu_get_libc_version")  # others have no mallopt, or a stub
+    return is_gnu and bool(
+        libc.mallopt(_MMAP_THRESHOLD, mmap) and libc.mallopt(_TRIM_THRESHOLD, trim)
     )

@@ -16,9 +16,9 @@ import pickle
 import signal
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from time import monotonic_ns
-from typing import Any, Protocol
+from typing import Any
 
 import cloudpickle
 
@@ -36,7 +36,7 @@ from .control import (
 )
 from .failure import Failure
 from .forks import flush_streams
-from .recorder import REPLYING, RUNNING, Recorder
+from .recorder import REPLYING, RUNNING
 from .waiting import IDLE_TICK, PATIENCE, Limit, wait
 
 AGAIN = 0
@@ -71,15 +71,11 @@ class MasterChannel:
         self._last: tuple[Callable, tuple] | None = None
 
     def launch(self, work: Callable, args: tuple, notices: tuple) -> None:
-        """Send ``work(context, *args)`` to ranks 1 and up.
-
-        Where `args` is the very tuple of the last command, they are told to do the
-        same again: it must not have changed.
-
-        An interrupt at any point leaves a state that `join` can finish: before the
-        command number is written nothing was sent; afterwards `_pending` is right and
-        `join` posts again.
-        """
+        """Send ``work(context, *args)`` to ranks 1 and up."""
+        # Where `args` is the very tuple of the last command, they are told to do the
+        # same again. An interrupt at any point leaves a state that `join` can finish:
+        # before the command number is written nothing was sent; afterwards `_pending`
+        # is right.
         control, words = self._control, self._control.words
         last, self._last = self._last, None  # nothing that an interrupt leaves unsent
         if last is not None and last[1] is args and last[0] is work and not notices:
@@ -114,11 +110,9 @@ class MasterChannel:
         return len(data) + IN_SEGMENT
 
     def join(self) -> list[Any]:
-        """Wait for all ranks and return their replies, in the order of ranks.
-
-        A reply is what `work` returned, or a `Failure`. Ranks are not told again; an
-        interrupted join can be called once more.
-        """
+        """Wait for all ranks and return their replies, in the order of ranks."""
+        # A reply is what `work` returned, or a `Failure`. After an interrupt this can
+        # be called once more.
         control, pending = self._control, self._pending
         command = control.words[COMMAND]
         look_about = functools.partial(self._look_about, self._limit.deadline())
@@ -197,10 +191,8 @@ class WorkerChannel:
         self._large = None
 
     def read(self) -> tuple[Callable, tuple, tuple]:
-        """Return the command: a function, its arguments, and notices.
-
-        The arguments are the same objects if it is the last one again.
-        """
+        """Return the command: a function, its arguments, and notices."""
+        # The arguments are the same objects if it is the last one again.
         control = self._control
         length = control.words[LENGTH]
         if length == AGAIN:
@@ -238,27 +230,6 @@ class WorkerChannel:
         control.joined.post()
 
 
-class Rank(Protocol):
-    """What the loop needs of the rank that it serves; see `ranks.context`."""
-
-    rank: int
-    control: Control
-    recorder: Recorder
-    activity: str
-
-    def forget(self, notices: Sequence) -> None:
-        """Forget what the user's script has given up."""
-
-    def execute(self, work: Callable, args: Sequence) -> Any:
-        """Run a command on this rank."""
-
-    def abort(self) -> None:
-        """Have all ranks stop the command that is being run: this one has failed."""
-
-    def where(self, work: Callable | None) -> str:
-        """Say where we are, for the note on an exception."""
-
-
 class Interruptible:
     """SIGINT raises KeyboardInterrupt in a command that the master has aborted.
 
@@ -277,9 +248,12 @@ class Interruptible:
             raise KeyboardInterrupt
 
 
-def serve(rank: Rank, channel: WorkerChannel, look_about: Callable[[], object]) -> None:
-    """Run the commands of the master for ever, or until `look_about` ends that."""
-    _settle()
+def serve(rank: Any, channel: WorkerChannel, look_about: Callable[[], object]) -> None:
+    """Run the master's commands for ever; `rank` is a `ranks.context.RankContext`."""
+    assert threading.current_thread() is threading.main_thread()
+    # A freshly forked process has the script's terminal, which is the master's alone.
+    nothing = opened(os.open, os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+    sys.stdin = io.TextIOWrapper(io.BufferedReader(nothing))
     interruptible = Interruptible(rank.control)
     recorder = rank.recorder
     phase, times = recorder.phase, recorder.times
@@ -314,14 +288,6 @@ def serve(rank: Rank, channel: WorkerChannel, look_about: Callable[[], object]) 
             channel.reply(Failure(error, rank.where(work), rank.rank))
 
 
-def _settle() -> None:
-    """Give a freshly forked process no terminal."""
-    if threading.current_thread() is not threading.main_thread():
-        raise AssertionError("a rank must run in the main thread")
-    nothing = opened(os.open, os.devnull, os.O_RDONLY | os.O_CLOEXEC)
-    sys.stdin = io.TextIOWrapper(io.BufferedReader(nothing))
-
-
 # -- messages
 
 
@@ -330,12 +296,10 @@ def dumps(
     by_name: Callable[[object], bytes] = pickle.dumps,
     by_value: Callable[[object], bytes] = cloudpickle.dumps,
 ) -> bytes:
-    """Pickle, by value what the other end cannot import.
-
-    A class of the user's script is such a thing: ranks were forked before the script
-    came to define it, or have a copy that came with a graph. cloudpickle keeps track
-    of what it sent, so that the copy of a class is the class itself when it returns.
-    """
+    """Pickle, by value what the other end cannot import."""
+    # A class of the user's script is such a thing: ranks were forked before the script
+    # came to define it, or have a copy that came with a graph. cloudpickle keeps track
+    # of what it sent, so that the copy of a class is the class itself when it returns.
     try:
         data = by_name(message)
     except (pickle.PicklingError, AttributeError, TypeError):

@@ -40,10 +40,7 @@ REPLY, REPLY_LENGTH, WORD, _, BARRIER, ASLEEP, VALUES = range(7)
 class Control:
     """Shared words, message room and semaphores of one session of `size` ranks.
 
-    They watch for a message before they sleep if `spin`. `words` are a memoryview of
-    int64, and `array` is the same for compiled code. `joined` is posted by each rank
-    for the master, when it has replied; of each rank `launched` by the master when
-    there is a command, and `met` by who comes to a meeting last.
+    They watch for a message before they sleep if `spin`.
     """
 
     def __init__(self, size: int, spin: bool) -> None:
@@ -58,10 +55,9 @@ class Control:
 
     @classmethod
     def attach(cls, place: Place) -> Control:
-        """Return the control segment that another process has made, as it is now.
+        """Return the control segment that another process has made, by its `place`.
 
-        `place` is its place there. Raises OSError if there is no such process or
-        descriptor, or this user may not open it.
+        Raises OSError if that is gone, or this user may not open it.
         """
         self = cls.__new__(cls)
         self._use(Segment.attach(*place), is_new=False)
@@ -77,11 +73,13 @@ class Control:
         size = self.size
         start = 8 * (_WORDS + _RANK_WORDS * size)
         self.words = memory[:start].cast("q")
-        self.array = np.frombuffer(self.words, np.int64)
+        self.array = np.frombuffer(self.words, np.int64)  # for compiled code
         semaphores = [
             Semaphore(memory[start + i * ROOM :][:ROOM], is_new)
             for i in range(2 * size + 1)
         ]
+        # Posted by each rank that has replied; by the master when there is a command;
+        # and by who comes to a meeting last.
         self.joined = semaphores[0]
         self.launched = semaphores[1 : 1 + size]
         self.met = semaphores[1 + size :]
@@ -94,11 +92,9 @@ class Control:
 
     @property
     def slots(self) -> np.ndarray:
-        """Two words of each rank for values: uint8, of shape (2, ranks, bytes).
-
-        They are on the cache line that the rank's meetings are told by: who has seen
-        it come has got its values as well, and waits for one line, not for two.
-        """
+        """Two words of each rank for values: uint8, of shape (2, ranks, bytes)."""
+        # They are on the cache line that the rank's meetings are told by: who has seen
+        # it come has got its values as well, and waits for one line, not for two.
         by_rank = self.array[_WORDS:].reshape(-1, _RANK_WORDS)
         two = by_rank[:, VALUES : VALUES + 2].view(np.uint8)
         return two.reshape(self.size, 2, 8).transpose(1, 0, 2)
@@ -106,11 +102,6 @@ class Control:
     def rank_word(self, rank: int, word: int) -> int:
         """Return the index in `words` of a word of `rank`."""
         return _WORDS + _RANK_WORDS * rank + word
-
-    @property
-    def command(self) -> int:
-        """The number of the command that was launched last."""
-        return self.words[COMMAND]
 
     def abort(self) -> None:
         """Tell every rank that the present command cannot succeed any more."""

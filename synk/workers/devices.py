@@ -30,18 +30,13 @@ _FRACTION = 0.75
 
 
 class GPU(NamedTuple):
-    """One GPU that this process may use.
+    """One GPU that this process may use."""
 
-    `number` is that among the visible ones, as `devices` of `synk.fork` calls it, and
-    `uuid` what CUDA calls it, whatever else is visible. `memory` is in bytes. `cores`
-    are the CPU cores near to it; none if NVML does not say.
-    """
-
-    number: int
-    uuid: str
+    number: int  # among the visible ones, as `devices` of `synk.fork` calls it
+    uuid: str  # what CUDA calls it, whatever else is visible
     name: str
-    memory: int
-    cores: tuple[int, ...]
+    memory: int  # in bytes
+    cores: tuple[int, ...]  # CPU cores near to it; none if NVML does not say
 
 
 class Device(NamedTuple):
@@ -71,17 +66,18 @@ class Device(NamedTuple):
 
 
 def plan(request: Request, n: int | None, cores: Sequence[int]) -> list[Device]:
-    """Return the device of each of `n` ranks; None is for one on each device.
-
-    "auto" is "cuda" where GPUs are found and JAX can use them, and else "cpu". Numbers
-    of GPUs, one for each rank, may repeat. `cores` are the usable CPU cores.
-
-    Raises StateError if GPUs are asked for and there are none, or JAX cannot use them;
-    TypeError or ValueError if the request makes no sense, or there are fewer GPUs than
-    ranks.
-    """
+    """Return the device of each of `n` ranks; None is for one on each device."""
+    # `cores` are the usable CPU cores. Raises StateError if GPUs are asked for and
+    # there are none, or JAX cannot use them; TypeError or ValueError if the request
+    # makes no sense, or there are fewer GPUs than ranks.
     if not isinstance(request, str):
-        return _on_gpus(_numbers(request), n, find_gpus())
+        try:
+            numbers = [operator.index(number) for number in request]
+        except TypeError:
+            raise TypeError(
+                f"devices must be a name or a list of GPUs' numbers, got {request!r}"
+            ) from None
+        return _on_gpus(numbers, n, find_gpus())
     if request not in ("auto", "cpu", "cuda"):
         raise ValueError(
             "devices must be 'auto', 'cpu', 'cuda' or a list of GPUs' numbers,"
@@ -98,15 +94,6 @@ def plan(request: Request, n: int | None, cores: Sequence[int]) -> list[Device]:
         if found or request == "cuda":
             return _on_gpus(range(len(found) if n is None else n), n, found)
     return [Device()] * (len(cores) if n is None else n)
-
-
-def _numbers(request: Sequence[int]) -> list[int]:
-    try:
-        return [operator.index(number) for number in request]
-    except TypeError:
-        raise TypeError(
-            f"devices must be a name or a list of GPUs' numbers, got {request!r}"
-        ) from None
 
 
 def _on_gpus(numbers: Sequence[int], n: int | None, found: list[GPU]) -> list[Device]:
@@ -127,18 +114,14 @@ def _on_gpus(numbers: Sequence[int], n: int | None, found: list[GPU]) -> list[De
 
 def cores_by_rank(devices: Sequence[Device], cores: list[int]) -> list[list[int]]:
     """Return the CPU cores of each rank: those near to its GPU, divided fairly."""
-    near = [_near(device, cores) for device in devices]
-    met: Counter[tuple[int, ...]] = Counter()
-    shares = []
-    for of_rank in near:
-        shares.append(affinity.share(list(of_rank), met[of_rank], near.count(of_rank)))
-        met[of_rank] += 1
-    return shares
-
-
-def _near(device: Device, cores: list[int]) -> tuple[int, ...]:
-    wanted = cores if device.gpu is None else device.gpu.cores
-    return tuple(core for core in cores if core in wanted) or tuple(cores)
+    near = []
+    for device in devices:
+        wanted = cores if device.gpu is None else device.gpu.cores
+        near.append([core for core in cores if core in wanted] or cores)
+    return [
+        affinity.share(of_rank, near[:rank].count(of_rank), near.count(of_rank))
+        for rank, of_rank in enumerate(near)
+    ]
 
 
 class Environment:
@@ -156,13 +139,22 @@ class Environment:
         self._has_set_mode = device.is_gpu and config.mode == "Mode"
         if self._has_set_mode:
             config.mode = "JAX"
-        self._told = _tell_jax(settings)
+        # JAX reads its variables when it is imported, and not later. What the user has
+        # set by a call stays.
+        self._told: list[str] = []
+        jax: Any = sys.modules.get("jax")
+        for name, value in settings.items() if jax is not None else ():
+            option = name.lower()
+            if name.startswith("JAX_") and not getattr(jax.config, option):
+                jax.config.update(option, value)
+                self._told.append(option)
 
     def lift(self) -> Callable[[], None]:
         """Restore the variables; return what sets them again. See `forks`."""
         were_set = self._variables.lift()
 
         def set_again() -> None:
+            # Another thread may have ended the session meanwhile.
             if were_set and not self._is_released:
                 self._variables.set()
 
@@ -178,21 +170,6 @@ class Environment:
             sys.modules["jax"].config.update(option, None)
 
 
-def _tell_jax(settings: dict[str, str]) -> list[str]:
-    """Set options of JAX, which reads its variables when it is imported and not later.
-
-    Returns those that were set: not those that the user has set by a call.
-    """
-    jax: Any = sys.modules.get("jax")
-    if jax is None:
-        return []
-    options = {k.lower(): v for k, v in settings.items() if k.startswith("JAX_")}
-    told = [option for option in options if not getattr(jax.config, option)]
-    for option in told:
-        jax.config.update(option, options[option])
-    return told
-
-
 def _unless_set(settings: dict[str, str]) -> dict[str, str]:
     return {name: value for name, value in settings.items() if name not in os.environ}
 
@@ -201,15 +178,22 @@ def _unless_set(settings: dict[str, str]) -> dict[str, str]:
 
 
 def find_gpus() -> list[GPU]:
-    """Return the GPUs that ``CUDA_VISIBLE_DEVICES`` leaves, in its order.
-
-    Without it they are all, in the order of the PCI bus. As in CUDA, what follows an
-    entry of it that names no GPU is not visible either.
-    """
+    """Return the GPUs that ``CUDA_VISIBLE_DEVICES`` leaves, in its order."""
+    # Without it they are all, in the order of the PCI bus. As in CUDA, what follows an
+    # entry of it that names no GPU is not visible either.
     with _nvml() as nvml:
         if nvml is None:
             return []
-        return [_describe(nvml, i, gpu) for i, gpu in enumerate(_visible(nvml))]
+        return [
+            GPU(
+                index,
+                _uuid(nvml, gpu),
+                _text(nvml.nvmlDeviceGetName(gpu)),
+                nvml.nvmlDeviceGetMemoryInfo(gpu).total,
+                _cores(nvml, gpu),
+            )
+            for index, gpu in enumerate(_visible(nvml))
+        ]
 
 
 def driver() -> tuple[str, str] | None:
@@ -228,7 +212,16 @@ def peer_access(gpus: list[GPU]) -> list[list[bool]]:
         if nvml is None:
             return [[False] * len(gpus) for _ in gpus]
         handles = [nvml.nvmlDeviceGetHandleByUUID(gpu.uuid) for gpu in gpus]
-        return [[_reads(nvml, mine, other) for other in handles] for mine in handles]
+
+        def reads(i: int, k: int) -> bool:
+            try:
+                status = nvml.nvmlDeviceGetP2PStatus(handles[i], handles[k], _READ)
+            except nvml.NVMLError:
+                return False
+            return status == nvml.NVML_P2P_STATUS_OK
+
+        every = range(len(gpus))
+        return [[i == k or reads(i, k) for k in every] for i in every]
 
 
 def why_not_jax() -> str | None:
@@ -291,16 +284,6 @@ def _named(nvml: Any, every: list[Any], entry: str) -> Any:
     return found[0] if len(found) == 1 else None
 
 
-def _describe(nvml: Any, index: int, gpu: Any) -> GPU:
-    return GPU(
-        index,
-        _uuid(nvml, gpu),
-        _text(nvml.nvmlDeviceGetName(gpu)),
-        nvml.nvmlDeviceGetMemoryInfo(gpu).total,
-        _cores(nvml, gpu),
-    )
-
-
 def _cores(nvml: Any, gpu: Any) -> tuple[int, ...]:
     words = -(-(os.cpu_count() or 1) // 64)
     try:
@@ -310,16 +293,6 @@ def _cores(nvml: Any, gpu: Any) -> tuple[int, ...]:
     return tuple(
         64 * i + bit for i in range(words) for bit in range(64) if mask[i] >> bit & 1
     )
-
-
-def _reads(nvml: Any, mine: Any, other: Any) -> bool:
-    if _uuid(nvml, mine) == _uuid(nvml, other):
-        return True
-    try:
-        status = nvml.nvmlDeviceGetP2PStatus(mine, other, _READ)
-    except nvml.NVMLError:
-        return False
-    return status == nvml.NVML_P2P_STATUS_OK
 
 
 _READ = 0

@@ -24,15 +24,14 @@ _LONGEST = 300
 class Failure:
     """An exception on a rank, as it travels to the master.
 
-    `where` is for a note on it: on which rank, in what; "" if it has one. `time` is in
-    nanoseconds of CLOCK_MONOTONIC, which all processes share. A rank that was `aborted`
-    or `interrupted` has not failed by itself.
+    `where` is for a note on it: on which rank, in what; "" if it has one.
     """
 
     def __init__(self, error: BaseException, where: str, rank: int) -> None:
-        self.time = monotonic_ns()
+        self.time = monotonic_ns()  # by a clock that all processes share
         self.rank, self.where, self.kind = rank, where, _kind_of(error)
         self.text, self.summary = _shown(error)
+        # Then the rank has not failed by itself.
         self.aborted = isinstance(error, Aborted)
         self.interrupted = isinstance(error, KeyboardInterrupt)
         self._pickled = b"" if self.aborted else _pickle_error(error)
@@ -74,15 +73,13 @@ class OwnFailure:
 
 
 def as_one(failures: Sequence[Failure | OwnFailure], size: int) -> BaseException:
-    """Return what to raise when so many of the ranks have failed.
-
-    Ranks that were only stopped, as another one failed, do not count. Errors of one
-    class are one error, with a note that names the other ranks: that of the master if
-    it is among them, as it has a traceback to debug, else the first in time. Of several
-    classes none stands for the others, and which came first is chance: they are a
-    group, in the order of time.
-    """
+    """Return what to raise when some of the ranks have failed."""
+    # Errors of one class are one error, with a note that names the other ranks: that of
+    # the master if it is among them, as it has a traceback to debug, else the first in
+    # time. Of several classes none stands for the others, and which came first is
+    # chance: they are a group.
     failures = sorted(failures, key=lambda failure: failure.time)
+    # Ranks that were only stopped, as another one failed, do not count.
     causes = [f for f in failures if not (f.aborted or f.interrupted)]
     if not causes:  # a rank was interrupted, or all were
         return ([f for f in failures if f.interrupted] or failures)[0].rebuild()
@@ -111,10 +108,8 @@ def as_one(failures: Sequence[Failure | OwnFailure], size: int) -> BaseException
 
 
 def add_note(error: BaseException, note: str) -> bool:
-    """Add a note to an exception; return whether that could be done.
-
-    Its class may have made something else of ``__notes__``, which may even raise.
-    """
+    """Add a note to an exception; return whether that could be done."""
+    # Its class may have made something else of ``__notes__``, which may even raise.
     try:
         error.add_note(note)
     except KeyboardInterrupt:

@@ -1,10 +1,9 @@
 """Processes that are forked or started: synk's own, and the script's.
 
-While there are ranks, what the script starts is as if there were none. Rank 0 is pinned
-to its cores, and libraries are told of its threads by the environment. A process takes
-both over from the thread that starts it: a program that the script runs, a worker of a
-data loader or of joblib would have one core of the machine. So the thread is let go for
-as long as it takes to start one:
+While there are ranks, what the script starts is as if there were none. A process takes
+cores and environment over from the thread that starts it: a program that the script
+runs, a worker of a data loader or of joblib would have one core of the machine. So the
+thread is let go for as long as it takes to start one:
 
 ``os.fork``
     By what `os.register_at_fork` calls. The child, which goes on with what there is in
@@ -31,17 +30,12 @@ import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterator
-from typing import Any, NoReturn, Protocol
+from io import FileIO
+from typing import Any, NoReturn
 
 from ..signals import with_signals_held_back
 
-_PR_SET_PDEATHSIG = 1
-
-
-def fork_quietly() -> int:
-    """``os.fork`` without the warnings for threads of a process that we leave alone."""
-    with forking_quietly():
-        return os.fork()
+PR_SET_PDEATHSIG = 1
 
 
 @contextlib.contextmanager
@@ -64,13 +58,6 @@ _ours: list[None] = []
 def by_the_script() -> int:
     """Return how many forks this process was in that synk has not made."""
     return len(_all) - len(_ours)
-
-
-def _note_fork() -> None:
-    _all.append(None)
-
-
-os.register_at_fork(after_in_parent=_note_fork, after_in_child=_note_fork)
 
 
 def flush_streams() -> None:
@@ -98,35 +85,25 @@ def run_to_end(body: Callable[[], object]) -> NoReturn:
 
 
 def end_with_parent(parent: int) -> None:
-    """Have the kernel kill this process when the thread that started it ends.
-
-    If that has ended already the signal will not come: this ends the process then.
-    """
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    """Have the kernel kill this process when the thread that started it ends."""
+    # If that has ended already the signal will not come: this ends the process then.
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(1)
 
 
-def outlive_parent() -> None:
-    """Undo `end_with_parent`."""
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, 0)
-
-
-def end_without(master: int) -> None:
-    """End this process if the one of a pidfd is gone."""
-    poll = select.poll()
-    poll.register(master, select.POLLIN)
-    if poll.poll(0):
-        os._exit(1)
+def has_ended(pidfd: FileIO | int, seconds: float = 0) -> bool:
+    """Tell whether the process of a pidfd has ended; wait some seconds for that."""
+    poll = select.poll()  # not select(), which fails from descriptor 1024 on
+    poll.register(pidfd, select.POLLIN)
+    return bool(poll.poll(1000 * seconds))
 
 
 def forget_handlers() -> None:
-    """Undo what the script has made of signals: none of its handlers must run here.
-
-    Those for SIGCHLD would reap the ranks before the zygote sees how they ended.
-    Schedulers send SIGUSR1 and SIGUSR2 to all processes of a job whose time is nearly
-    over, for the script to save what it has: ranks must not die of them.
-    """
+    """Undo what the script has made of signals: none of its handlers must run here."""
+    # Those for SIGCHLD would reap the ranks before the zygote sees how they ended.
+    # Schedulers send SIGUSR1 and SIGUSR2 to all processes of a job whose time is nearly
+    # over, for the script to save what it has: ranks must not die of them.
     signal.set_wakeup_fd(-1)
     for number in signal.valid_signals():
         if callable(signal.getsignal(number)):
@@ -157,18 +134,9 @@ _STARTERS: tuple[tuple[Any, str], ...] = (
 
 Undo = Callable[[], object]
 
-
-class Confined(Protocol):
-    """What confines this process, and can let go of it."""
-
-    def lift(self) -> Undo:
-        """Let the calling thread go; return what confines it again."""
-
-    def release(self) -> object:
-        """Let all of this process go, for good."""
-
-
-_confined: list[Confined] = []
+# What confines this process. ``lift()`` lets the calling thread go, and returns what
+# confines it again; ``release()`` lets all of the process go, for good.
+_confined: list[Any] = []
 
 # What stands in the place of a function of another module: module, name, the function,
 # and its stand-in.
@@ -185,7 +153,7 @@ class _OfThread(threading.local):
 _forking = _OfThread()
 
 
-def free_what_starts(*confined: Confined) -> None:
+def free_what_starts(*confined: Any) -> None:
     """Have processes be born free of `confined` from here on to `free_no_more`."""
     _confined[:] = confined
     for module, name in _STARTERS if not _replaced else ():
@@ -209,10 +177,8 @@ def free_no_more() -> None:
 
 def _lift() -> list[Undo]:
     """Let this thread go; return what is to be called afterwards, in this order."""
-    undo: list[Undo] = []
-    for each in tuple(_confined):
-        undo.insert(0, each.lift())
-    return undo
+    # Another thread may close the session, and empty the list, between two of them.
+    return [each.lift() for each in tuple(_confined)][::-1]
 
 
 def _confine_again(undo: list[Undo]) -> None:
@@ -248,11 +214,13 @@ def _before_fork() -> None:
 
 
 def _in_parent() -> None:
+    _all.append(None)
     if _forking.undo:
         _confine_again(_forking.undo.pop())
 
 
 def _in_child() -> None:
+    _all.append(None)
     if _forking.undo:
         _forking.undo.clear()
         confined, _confined[:] = tuple(_confined), []

@@ -8,15 +8,11 @@ One segment of a session, made before its ranks::
 
 A rank writes its own part alone, by plain stores and without a lock; the kernel keeps
 the memory when the rank dies. What it does at the moment is its phase, one word, which
-is always right. Its events have times; to look at the clock and to find a place for one
-costs a call up to 1 us where others wait for it. So a rank notes an event when it has
-to wait itself: for a command, or for the others in a meeting. The event of the next
+is always right. Its events have times, for which it takes up to 1 us: so a rank notes
+one when it has to wait itself, for a command or in a meeting. The event of the next
 command it writes then too, but for the time, without which an event does not count.
-
-What a command is called the master's events say, which has time for it while the ranks
-read the command; and that a rank reads, or that the master is back in the script,
-follows from the events of all. Readers are the master, when it says how a rank died,
-and ``python -m synk ps`` in another process.
+What a command is called the master's events say; and that a rank reads, or that the
+master is back in the script, follows from the events of all.
 
 `faulthandler` writes a rank's stacks to its part by itself, through a descriptor: when
 a signal kills the rank, and when the master asks for them by `DUMP_SIGNAL`. That needs
@@ -35,7 +31,7 @@ from time import monotonic_ns
 from typing import NamedTuple
 
 from ..memory import proc
-from ..memory.descriptors import opened
+from ..memory.descriptors import open_again
 from ..memory.segment import Place, Segment
 
 EVENTS = 256
@@ -96,19 +92,10 @@ def _words_of(part: memoryview) -> tuple[memoryview, memoryview, memoryview]:
 
 
 class Recorder:
-    """Writes what one rank does.
-
-    Attributes
-    ----------
-    phase : memoryview of int64
-        Its one word is the phase, to be written directly.
-    times : memoryview of int64
-        For the event that `wait` has written ahead.
-    """
-
-    __slots__ = ("_codes", "_command", "_keys", "_names", "_place", "phase", "times")
+    """Writes what one rank does."""
 
     def __init__(self, part: memoryview) -> None:
+        # One word, to be written directly, and the times of events: see `wait`.
         self.phase, self.times, self._codes = _words_of(part)
         self._names = part[_NAMES_AT:][: NAMES * _NAME_ROOM]
         self._keys: dict[str, int] = {}
@@ -123,11 +110,7 @@ class Recorder:
         self.times[place] = monotonic_ns()
 
     def wait(self, command: int) -> int:
-        """Note that a command is done, by its number, and what comes next.
-
-        Returns a place in `times`: a time that is written there is that of the
-        beginning of the next command.
-        """
+        """Note that a command is done; return where in `times` the next begins."""
         self.phase[0] = WAITING
         self._command = (command & _COMMANDS) * _COMMAND
         self.note(WAITING)
@@ -160,22 +143,13 @@ class Recorder:
 
 
 class Unrecorded(Recorder):
-    """Notes nothing: one rank alone has nobody who would ask, and its calls are short.
-
-    The phase is a word that nobody reads.
-    """
-
-    __slots__ = ()
+    """Notes nothing: of one rank alone nobody asks, and its calls are short."""
 
     def __init__(self) -> None:
         self.phase = self.times = nowhere()
 
     def note(self, phase: int) -> None:
         """Note nothing."""
-
-    def wait(self, command: int) -> int:
-        """Note nothing."""
-        return 0
 
     def begin(self, command: int, name: str, phase: int = RUNNING) -> None:
         """Note nothing."""
@@ -185,18 +159,13 @@ class Unrecorded(Recorder):
 
 
 class RankEvent(NamedTuple):
-    """What a rank does, or did.
+    """What a rank does, or did."""
 
-    `time` is since when, or since before: nanoseconds of CLOCK_MONOTONIC. `command` is
-    modulo 2**32, `stage` from 0, and `name` what it is done for: a function or another
-    command; "" if that is not known.
-    """
-
-    time: int
-    command: int
+    time: int  # since when, or since before: nanoseconds of CLOCK_MONOTONIC
+    command: int  # modulo 2**32
     phase: int
-    stage: int
-    name: str
+    stage: int  # from 0
+    name: str  # of the function or another command; "" if that is not known
 
     def __str__(self) -> str:
         stage = f"stage {self.stage + 1} of " if self.stage else ""
@@ -204,21 +173,18 @@ class RankEvent(NamedTuple):
 
 
 class Owner(NamedTuple):
-    """Whose records these are: a session of so many ranks, and its processes' ids.
-
-    `started` is when the master was started, in clock ticks since boot: a number that
-    is used again belongs to a process that started later. The zygote's is 0 if there is
-    none. `namespace` tells which processes these numbers count, see pid_namespaces(7);
-    0 where ``/proc`` counts others. When the master has closed the session, which
-    `is_closed` tells, others may have the records open still, as a zygote that is kept
-    for the next one.
-    """
+    """Whose records these are: a session of so many ranks, and its processes' ids."""
 
     size: int
     master: int
+    # When that was started, in clock ticks since boot: a number that is used again
+    # belongs to a process that started later.
     started: int
-    zygote: int
+    zygote: int  # 0 if there is none
+    # Which processes these numbers count, see pid_namespaces(7); 0 where ``/proc``
+    # counts others.
     namespace: int
+    # Others may have the records open still, as a zygote kept for the next session.
     is_closed: int = 0
 
 
@@ -258,26 +224,23 @@ class RecordsReader:
         """Return the events of a rank, the oldest first; the master's have names."""
         part = self._part(rank)
         _, times, codes = _words_of(part)
-        pairs = sorted(zip(times.tolist(), codes.tolist(), strict=True))
-        return [_event(part, time, code) for time, code in pairs if time]
+        found = []
+        for time, code in sorted(zip(times.tolist(), codes.tolist(), strict=True)):
+            start = _NAMES_AT + code // _NAME % NAMES * _NAME_ROOM
+            name = bytes(part[start : start + _NAME_ROOM]).rstrip(b"\0")
+            what = code // _COMMAND, code % STAGE, code // STAGE & _STAGES
+            if time:  # without one it is no event yet
+                found.append(RankEvent(time, *what, name.decode(errors="replace")))
+        return found
 
     def history(self, rank: int) -> list[RankEvent]:
         """Return the events of a rank, the oldest first, with the master's names."""
         named = {event.command: event for event in reversed(self.events(0))}
-        found = []
-        for event in self.events(rank):
-            command = named.get(event.command)
-            if command is not None:
-                phase = command.phase if event.phase == RUNNING else event.phase
-                event = event._replace(phase=phase, name=command.name)
-            found.append(event)
-        return found
+        return [_named(event, named) for event in self.events(rank)]
 
     def doing(self) -> list[RankEvent | None]:
-        """Return what each rank does, or did when it died; None if it is not known.
-
-        It follows from phases and events together: see the beginning of this file.
-        """
+        """Return what each rank does, or did when it died; None if it is not known."""
+        # It follows from phases and events together: see the beginning of this file.
         of_master, *others = map(self.events, range(self._size))
         if not of_master:
             return [None] * self._size
@@ -304,56 +267,47 @@ class RecordsReader:
     def _does(
         self, rank: int, last: RankEvent, known: dict[int, RankEvent]
     ) -> RankEvent:
-        """Return what a rank does, by its last event; `known` are named commands."""
+        """Return what a rank does, by its last event and its phase."""
         phase, _, _ = _words_of(self._part(rank))
-        code, command = phase[0], known.get(last.command)
-        now = last._replace(phase=code % STAGE, stage=code // STAGE)
-        if command is None:
-            return now
-        if now.phase == RUNNING:  # a call is computing, where nothing else is said
-            now = now._replace(phase=command.phase)
-        return now._replace(name=command.name)
+        stage, code = divmod(phase[0], STAGE)
+        return _named(last._replace(phase=code, stage=stage), known)
 
 
-def _event(part: memoryview, time: int, code: int) -> RankEvent:
-    start = _NAMES_AT + code // _NAME % NAMES * _NAME_ROOM
-    name = bytes(part[start : start + _NAME_ROOM]).rstrip(b"\0")
-    stage = code // STAGE & _STAGES
-    return RankEvent(
-        time, code // _COMMAND, code % STAGE, stage, name.decode(errors="replace")
-    )
+def _named(event: RankEvent, known: dict[int, RankEvent]) -> RankEvent:
+    """Return an event with the name of its command, and what it is in that."""
+    command = known.get(event.command)
+    if command is None:
+        return event
+    # A call is computing, where nothing else is said.
+    phase = command.phase if event.phase == RUNNING else event.phase
+    return event._replace(phase=phase, name=command.name)
 
 
 # -- the segment
 
 
 class Records(RecordsReader):
-    """The flight records of all ranks of a session: its segment, `place` to others."""
+    """The flight records of all ranks of a session.
+
+    Those that another process has made are found by their `place` there.
+    """
 
     _file: FileIO  # in ranks
 
-    def __init__(self, size: int) -> None:
-        segment = Segment(_HEADER_ROOM + size * _RANK_ROOM)
-        super().__init__(segment.memory(), size)
-        self._segment, self.place = segment, segment.place
-        _, self._fd, *_ = self.place
-        self.note_zygote(0)
-
-    @classmethod
-    def attach(cls, place: Place) -> Records:
-        """Return the records that another process has made, by their `place` there."""
-        self = cls.__new__(cls)
-        pid, fd, *more = place
-        # Kept open for the life of a rank: `dump_stacks_of` opens it once more.
-        self._file = _open_again(pid, fd)
-        self._fd = self._file.fileno()
-        self._segment = Segment.attach(proc.number(), self._fd, *more)
-        memory = self._segment.memory()
-        owner = owner_of(memory)
-        assert owner is not None, "no flight records"
-        RecordsReader.__init__(self, memory, owner.size)
-        self.place = place
-        return self
+    def __init__(self, size: int, place: Place | None = None) -> None:
+        if place is None:
+            self._segment = Segment(_HEADER_ROOM + size * _RANK_ROOM)
+            self.place = self._segment.place
+            self._fd = self.place[1]
+        else:
+            pid, fd, *more = self.place = place
+            # Kept open for the life of a rank: `dump_stacks_of` opens it once more.
+            self._file = open_again(pid, fd)
+            self._fd = self._file.fileno()
+            self._segment = Segment.attach(proc.number(), self._fd, *more)
+        super().__init__(self._segment.memory(), size)
+        if place is None:
+            self.note_zygote(0)
 
     def note_zygote(self, pid: int) -> None:
         """Write down who is the master, and which process forks the ranks."""
@@ -375,13 +329,10 @@ class Records(RecordsReader):
         return Recorder(self._part(rank)) if self._size > 1 else Unrecorded()
 
     def dump_stacks_of(self, rank: int) -> None:
-        """Have the stacks of a rank, this process, written here by `faulthandler`.
-
-        From here on, when a signal kills the process, and when it gets `DUMP_SIGNAL`.
-        """
+        """Have `faulthandler` write this process's stacks here, from now on."""
         # Opened once more, for a position in the file that no other rank moves.
         # `faulthandler` keeps the file, for the life of the process.
-        own = _open_again("self", self._fd)
+        own = open_again("self", self._fd)
         part = self._part(rank)
         part[_STACKS_AT:] = bytes(_STACKS_ROOM)  # those of a former rank
         own.seek(_HEADER_ROOM + rank * _RANK_ROOM + _STACKS_AT)
@@ -389,9 +340,3 @@ class Records(RecordsReader):
         faulthandler.register(DUMP_SIGNAL, own)
         # Last, as it is this number that says whom the signal may be sent to.
         part[:_NAMES_AT].cast("q")[_PID_WORD] = os.getpid()
-
-
-def _open_again(pid: int | str, fd: int) -> FileIO:
-    """Open what a descriptor of a process is for, at a position of its own."""
-    path, flags = f"/proc/{pid}/fd/{fd}", os.O_RDWR | os.O_CLOEXEC
-    return opened(os.open, path, flags, mode="r+")

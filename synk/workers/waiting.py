@@ -45,29 +45,13 @@ def wait(
     look_about: Callable[[], object],
     longest: float = 0,
 ) -> None:
-    """Return when a word has come to a number; until then `look_about` at each tick.
-
-    `look_about` ends the wait by raising, and so does a signal handler: at once, or at
-    the end of the tick where another thread of the process took the signal. There must
-    be one waiter per semaphore.
-
-    Parameters
-    ----------
-    words : memoryview of int64
-    index : int
-        Which of them is waited for. It only grows.
-    number : int
-    semaphore : Semaphore
-        Posted after the word is written.
-    spins : int
-        Further looks at the word before a sleep: at first, and after a post. There are
-        none after a tick in which nothing came: who has long to wait is not to take the
-        time of a core from those who compute.
-    look_about : callable
-    longest : float
-        Seconds up to which each tick is twice as long as the one before. The first one
-        lasts `TICK`, and by default all do.
-    """
+    """Return when a word has come to a number; until then `look_about` at each tick."""
+    # The word only grows, and its semaphore, on which nobody else waits, is posted
+    # after it is written. `look_about` ends the wait by raising, and so does a signal
+    # handler: at once, or at the end of the tick where another thread took the signal.
+    # Each tick is twice as long as the one before, up to so many seconds (`longest`).
+    # There are further looks at first and after a post, and none after a tick in which
+    # nothing came: who has long to wait is not to take a core from those who compute.
     looks, tick = spins + 1, TICK
     while True:
         for _ in range(looks):
@@ -87,15 +71,12 @@ def wait(
 
 
 class Limit:
-    """The seconds that the other ranks may keep the master waiting at a time.
-
-    `seconds` holds for commands that say nothing else; None is for ever. `of_call` is
-    what the present command says. The master sets it with every command, so that none
-    has another's, whatever has ended that one.
-    """
+    """Seconds that the other ranks may keep the master waiting; None is for ever."""
 
     def __init__(self, seconds: float | None) -> None:
         self._seconds = seconds
+        # What the present command says. The master sets it with every command, so that
+        # none has another's, whatever has ended that one.
         self.of_call: float | None = None
 
     def deadline(self) -> float:
@@ -120,18 +101,14 @@ together, so that ranks that use different ones are not in each other's way."""
 
 
 class Semaphore:
-    """A semaphore in memory that processes share.
-
-    `memory`, kept mapped by this, are `ROOM` bytes at the start of a cache line; where
-    `is_new`, one is made there, with no posts. ``post()`` adds a post, and wakes a
-    sleeper if there is one. ``take()`` removes a post if there is one, and never waits.
-    """
+    """A semaphore in `ROOM` bytes of memory that processes share, and this keeps."""
 
     def __init__(self, memory: memoryview, is_new: bool) -> None:
         place = ctypes.byref((ctypes.c_char * ROOM).from_buffer(memory))
         if is_new and _libc.sem_init(place, 1, 0):
             raise OSError("sem_init: the system has no semaphores for processes")
-        # A method of Python's would take half as long as the call.
+        # To add a post, which wakes a sleeper, and to remove one if there is one, which
+        # never waits. A method of Python's would take half as long as the call.
         self.post: Callable[[], object] = functools.partial(_libc.sem_post, place)
         self.take: Callable[[], object] = functools.partial(_libc.sem_trywait, place)
         self._place, self.memory = place, memory
@@ -144,12 +121,10 @@ class Semaphore:
         return value.value
 
     def sleep(self, seconds: float) -> bool:
-        """Remove a post, or sleep until there is one; return whether there was one.
-
-        It ends without one after `seconds`, and when this thread takes a signal: its
-        handler then runs here, and may raise. What it interrupted may have removed a
-        post, which is lost.
-        """
+        """Remove a post, or sleep until there is one; return whether there was one."""
+        # It ends without one after `seconds`, and when this thread takes a signal: its
+        # handler then runs here, and may raise. What it interrupted may have removed a
+        # post, which is lost.
         until = time.clock_gettime_ns(_CLOCK) + int(1e9 * seconds)
         return _sleep(self._place, ctypes.byref(_Time(*divmod(until, 10**9)))) == 0
 

@@ -23,7 +23,7 @@ from ..memory.descriptors import open_pidfd, open_pipe
 from ..memory.refusals import not_started
 from ..signals import with_signals_held_back
 from . import zygote_loop
-from .forks import forking_quietly, run_to_end
+from .forks import forking_quietly, has_ended, run_to_end
 from .zygote_loop import REPORT, REQUEST, Serve
 
 _START_DEADLINE = 60.0
@@ -36,7 +36,7 @@ class Zygote:
     """The master's handle of its zygote; `pids` are those of the ranks that run."""
 
     def __init__(self) -> None:
-        self._pid = -1
+        self.pid = -1
         # Owned by objects, so that whatever an interrupt leaves open is closed with
         # them: the pipes' ends, and a pidfd.
         self._requests: FileIO | None = None
@@ -61,30 +61,25 @@ class Zygote:
 
     def _fork(self, serve: Serve) -> None:
         requests, reports = self._open_pipes()
+        master = os.getpid()
+
+        def be_zygote() -> None:
+            self.abandon()  # the master's ends: a pipe ends with the last of them
+            ends = requests.fileno(), reports.fileno()
+            zygote_loop.be_zygote(master, *ends, serve)
+
         with requests, reports:
-            master = os.getpid()
             with forking_quietly():
                 # Known as soon as it is forked: see `memory.descriptors`.
-                (self._pid,) = itertools.starmap(os.fork, [()])
-            if self._pid == 0:
-                run_to_end(lambda: self._be_zygote(master, requests, reports, serve))
+                (self.pid,) = itertools.starmap(os.fork, [()])
+            if self.pid == 0:
+                run_to_end(be_zygote)
             self._watch_over()
 
-    def _be_zygote(
-        self, master: int, requests: FileIO, reports: FileIO, serve: Serve
-    ) -> None:
-        assert self._requests is not None
-        assert self._reports is not None
-        self._requests.close()
-        self._reports.close()
-        zygote_loop.be_zygote(master, requests.fileno(), reports.fileno(), serve)
-
     def start(self, arguments: Sequence[str], environment: Mapping[str, str]) -> None:
-        """Start a new interpreter that becomes the zygote.
-
-        To its `arguments` the numbers of the master's process and of the two pipes'
-        ends are added.
-        """
+        """Start a new interpreter that becomes the zygote."""
+        # To its `arguments` are added the numbers of this process and of the pipes'
+        # ends.
         with_signals_held_back(self._start, arguments, environment)
 
     def _start(self, arguments: Sequence[str], environment: Mapping[str, str]) -> None:
@@ -105,7 +100,7 @@ class Zygote:
             command = [sys.executable, *arguments, *numbers]
             # Known as soon as it is started. `subprocess` loses it to an interrupt
             # that another thread has taken.
-            (self._pid,) = itertools.starmap(
+            (self.pid,) = itertools.starmap(
                 spawn, [(sys.executable, command, dict(environment))]
             )
             self._watch_over()
@@ -123,7 +118,7 @@ class Zygote:
     def _watch_over(self) -> None:
         # The pid cannot be another process's by now: signals are held back, so no
         # handler of the script has reaped the zygote.
-        self._pidfd = open_pidfd(self._pid)
+        self._pidfd = open_pidfd(self.pid)
         assert self._reports is not None
         self._poll.register(self._reports, select.POLLIN)
         self._poll.register(self._pidfd, select.POLLIN)
@@ -138,23 +133,13 @@ class Zygote:
         """Say what the ranks that are forked from now on are told."""
         self._ask(zygote_loop.BEGIN, told)
 
-    @property
-    def pid(self) -> int:
-        """Its process id."""
-        return self._pid
-
-    def fork_rank(self, rank: int) -> int:
-        """Have `rank` forked; return its process id once it runs."""
+    def fork_rank(self, rank: int) -> None:
+        """Have `rank` forked; return when it runs."""
         self._ask(rank)
         self._wait_for(lambda: rank in self.pids, f"rank {rank} was not forked")
-        return self.pids[rank]
 
     def end_ranks(self) -> bool:
-        """End all ranks, and have the zygote stay; return whether it can be used on.
-
-        It cannot where it has ended, does not answer, is only being made, or was cut
-        short in being told something.
-        """
+        """End all ranks, and have the zygote stay; return whether it can be used on."""
         is_half_told = 0 < self._written < len(self._request)
         if self._is_closed or is_half_told or not self._is_ready:
             return False
@@ -200,7 +185,7 @@ class Zygote:
                     raise SynkError("the zygote reads nothing of what it is told")
                 time.sleep(0.001)
         except BrokenPipeError:
-            raise WorkerDied(-1, self._pid, self._reap()) from None
+            raise WorkerDied(-1, self.pid, self._reap()) from None
 
     def _write(self) -> None:
         """Write what the pipe takes of a request; it is always known how much that is.
@@ -213,10 +198,7 @@ class Zygote:
     # -- what becomes of it and of the ranks
 
     def watch(self, patience: float = 0) -> None:
-        """Raise WorkerDied if a rank, or the zygote itself, has died.
-
-        Wait `patience` seconds for the news of it.
-        """
+        """Raise WorkerDied if a rank or the zygote has died; wait for news of it."""
         if self._is_closed:
             raise StateError(_CLOSED)
         events = self._poll.poll(1000 * patience)
@@ -247,8 +229,7 @@ class Zygote:
             events = {fd for fd, _ in poll.poll(1000 * left)}
             self._take_reports()
         if self._pidfd.fileno() in events:
-            status = self._reap()
-            raise WorkerDied(-1, self._pid, status)
+            raise WorkerDied(-1, self.pid, self._reap())
 
     def _take_reports(self) -> None:
         assert self._reports is not None
@@ -314,10 +295,8 @@ class Zygote:
         )
 
     def close(self) -> None:
-        """End all ranks and the zygote; bounded, and fine if they are gone already.
-
-        What an interrupt leaves undone, another call does.
-        """
+        """End all ranks and the zygote; bounded, and fine if they are gone already."""
+        # What an interrupt leaves undone, another call does.
         try:
             if not self._is_closed and self._pidfd is not None:
                 # From here on `watch` says that synk was closed, whoever calls it: a
@@ -335,11 +314,11 @@ class Zygote:
     def _finish(self) -> None:
         self._is_closed = True
         # Until it is reaped the process id is no other's.
-        if self._pid > 0 and self._reap(os.WNOHANG) is None:
+        if self.pid > 0 and self._reap(os.WNOHANG) is None:
             # The ranks die with it. One of another user, see `interrupt`, may be
             # stopped for ever; it ends when it goes on.
             with contextlib.suppress(PermissionError):
-                os.kill(self._pid, signal.SIGKILL)
+                os.kill(self.pid, signal.SIGKILL)
                 self._reap()
         self.abandon()
 
@@ -357,18 +336,13 @@ class Zygote:
     def _has_ended(self, patience: float) -> bool:
         if self._pidfd is None or self._pidfd.closed:
             return self._status is not None
-        poll = select.poll()  # not select(), which fails from descriptor 1024 on
-        poll.register(self._pidfd, select.POLLIN)
-        return bool(poll.poll(1000 * patience))
+        return has_ended(self._pidfd, patience)
 
     def _reap(self, options: int = 0) -> int | None:
-        """Return how the zygote ended, as an exit code or a negative signal number.
-
-        With the option ``os.WNOHANG``, None if it has not.
-        """
+        """Return how the zygote ended, as an exit code or a negative signal number."""
         if self._status is None:
             try:
-                pid, status = os.waitpid(self._pid, options)
+                pid, status = os.waitpid(self.pid, options)
                 if pid:
                     self._status = os.waitstatus_to_exitcode(status)
             except ChildProcessError:  # reaped here before, or by somebody's wait()

@@ -12,6 +12,7 @@ what it was when it was made, whatever the ranks of one session or another have 
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import os
 import select
@@ -22,10 +23,10 @@ from io import FileIO
 
 from ..memory.descriptors import open_pidfd
 from .forks import (
+    PR_SET_PDEATHSIG,
     end_with_parent,
     forget_handlers,
-    fork_quietly,
-    outlive_parent,
+    forking_quietly,
     run_to_end,
 )
 
@@ -33,26 +34,18 @@ REQUEST = struct.Struct("ii")
 """What is asked for: a rank to be forked, from 1, or one of those below; and a number,
 with `BEGIN` of the bytes that follow."""
 
-CLOSE = -1
-"""Exit. Closing the pipe would not do: a child that the user's script has forked may
-hold it open too."""
-BEGIN = -2
-"""What the ranks of a session are told follows."""
-END_RANKS = -3
-"""End the ranks, and stay."""
+CLOSE, BEGIN, END_RANKS = -1, -2, -3
+"""Exit; closing the pipe would not do, as a child that the user's script has forked may
+hold it open too. What the ranks of a session are told follows. End the ranks, and
+stay."""
 
 REPORT = struct.Struct("iii")
 """A rank, its process id, and how it ended: an exit code, a negative signal number, or
 one of those below, which no process can have."""
 
-STARTED = 1 << 16
-"""The rank is running."""
-FAILED = 1 << 17
-"""It could not be forked: an errno stands in the place of the process id."""
-ENDED = 1 << 18
-"""All ranks have ended; there are no reports of each."""
-READY = 1 << 19
-"""The zygote has been made."""
+STARTED, FAILED, ENDED, READY = (1 << n for n in range(16, 20))
+"""The rank is running. It could not be forked: an errno has the place of the process
+id. All ranks have ended; there are no reports of each. The zygote has been made."""
 
 Serve = Callable[[int, bytes, int], object]
 """``serve(rank, told, master)``: what a rank does with its life. It gets what the
@@ -71,7 +64,7 @@ def be_zygote(master: int, requests: int, reports: int, serve: Serve) -> None:
     with open_pidfd(master) as master_fd:
         if os.getppid() == master:
             # The thread that has started us may end, and the master go on.
-            outlive_parent()
+            ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, 0)
             _Loop(master_fd.fileno(), requests, reports, serve).run()
 
 
@@ -130,9 +123,12 @@ class _Loop:
     def _fork(self, rank: int) -> None:
         # Single-threaded, with no lock held: what is forked here is as clean as the
         # zygote, however late that is in the life of the master.
-        pid = 0
+        pid, zygote = 0, os.getpid()
         try:
-            pid = self._fork_rank(rank)
+            with forking_quietly():
+                pid = os.fork()
+            if pid == 0:
+                run_to_end(lambda: self._be_rank(zygote, rank))
             pidfd = open_pidfd(pid)
         except OSError as error:  # of processes, memory or descriptors
             if pid:
@@ -144,16 +140,8 @@ class _Loop:
         self._poll.register(pidfd, select.POLLIN)
         self._report(rank, pid, STARTED)
 
-    def _fork_rank(self, rank: int) -> int:
-        zygote = os.getpid()
-        pid = fork_quietly()
-        if pid == 0:
-            # The kernel kills the rank when the zygote ends.
-            run_to_end(lambda: self._be_rank(zygote, rank))
-        return pid
-
     def _be_rank(self, zygote: int, rank: int) -> None:
-        end_with_parent(zygote)
+        end_with_parent(zygote)  # by the kernel
         os.close(self._requests)
         os.close(self._reports)
         for pidfd, _, _ in self._ranks.values():

@@ -9,6 +9,7 @@ a new interpreter becomes the zygote, which takes seconds.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from collections.abc import Callable
@@ -33,24 +34,17 @@ def why_no_fork() -> str | None:
     """Return why ranks cannot be forked from this process, or None if they can."""
     if _cuda_is_up():
         return "this process has a CUDA context, which a forked process cannot use"
-    if _mpi_is_up():
+    mpi = sys.modules.get("mpi4py.MPI")
+    if mpi is not None and mpi.Is_initialized():
         return "this process speaks MPI, whose connections a fork does not copy"
     if _xla_is_up():
         return "this process runs an XLA backend, whose threads a fork does not copy"
     return None
 
 
-def _mpi_is_up() -> bool:
-    """Tell whether this process has initialized MPI, by mpi4py."""
-    mpi = sys.modules.get("mpi4py.MPI")
-    return mpi is not None and mpi.Is_initialized()
-
-
 def _cuda_is_up() -> bool:
-    """Tell whether a CUDA context exists, made by whatever library.
-
-    CUDA keeps /dev/nvidia-uvm open from the first context on; NVML does not open it.
-    """
+    """Tell whether a CUDA context exists, made by whatever library."""
+    # CUDA keeps /dev/nvidia-uvm open from the first context on; NVML does not open it.
     for fd in os.listdir("/proc/self/fd"):
         try:
             if os.readlink(f"/proc/self/fd/{fd}").startswith("/dev/nvidia-uvm"):
@@ -86,31 +80,24 @@ class ZygoteSource:
         self._user: tuple = ()
 
     def take(self, threads: int, note: Callable[[bool], object]) -> Zygote:
-        """Return a zygote for a new session, as `current`; there must be none.
-
-        Libraries of a new interpreter use so many threads. `note` is told whether the
-        zygote is to be forked from this process, before it is, or is a new interpreter;
-        it is not called for one that was kept.
-        """
+        """Return a zygote for a new session, as `current`; there must be none."""
+        # Libraries of a new interpreter use so many threads. `note` is told, before
+        # there is a new zygote, whether it is forked from this process.
         assert self.current is None
         why = why_no_fork()
-        if why is None:
-            self.forget_kept()
-            note(True)
-            self._user = proc.user()
-            # `current` before it is forked: what an interrupt leaves `give_back` ends.
-            self.current = Zygote()
-            self.current.fork(self._serve)
-        elif (kept := self._usable()) is not None:
+        if why is not None and (kept := self._usable()) is not None:
             self.current, self._kept = kept, None
+            return kept
+        self.forget_kept()
+        note(why is None)
+        self._user = proc.user()
+        # `current` before it is forked: what an interrupt leaves `give_back` ends.
+        self.current = zygote = Zygote()
+        if why is None:
+            zygote.fork(self._serve)
         else:
-            self.forget_kept()
-            note(False)
-            self._user = proc.user()
-            self.current = Zygote()
-            _say(why)
-            self._start(self.current, threads, why)
-        return self.current
+            self._start(zygote, threads, why)
+        return zygote
 
     def keep(self, threads: int, note: Callable[[bool], object]) -> None:
         """Have a zygote for the sessions to come; see `take`."""
@@ -118,17 +105,22 @@ class ZygoteSource:
         self._kept, self.current = self.current, None
 
     def _usable(self) -> Zygote | None:
-        """Return the zygote that was kept, if ranks may be forked from it.
-
-        They may not if the script has dropped privileges, which it still has.
-        """
+        """Return the zygote that was kept, if ranks may be forked from it."""
         kept = self._kept
+        # Not if the script has dropped privileges since, which it still has.
         if kept is None or not kept.is_alive or self._user != proc.user():
             return None
         return kept
 
     def _start(self, zygote: Zygote, threads: int, why: str) -> None:
-        """Have a new interpreter become a zygote."""
+        """Have a new interpreter become a zygote; a person who waits is told why."""
+        if is_shown(sys.stderr):
+            print(
+                f"synk: {why}: starting a new Python to fork ranks from, which takes"
+                " some seconds",
+                file=sys.stderr,
+                flush=True,
+            )
         if not sys.executable:
             raise StateError(f"{why}, and Python does not know its own executable")
         modules = [name for name in _MODULES if name in sys.modules]
@@ -161,15 +153,16 @@ class ZygoteSource:
             ) from None
 
     def give_back(self, for_good: bool = False) -> None:
-        """End the ranks, and the zygote unless it will be needed again.
-
-        It will not be `for_good`, when there will be no session any more. What an
-        interrupt leaves undone, another call does.
-        """
+        """End the ranks, and the zygote unless it will be needed again."""
+        # What an interrupt leaves undone, another call does.
         zygote = self.current
         if zygote is None and not self.keeps:
             return
-        keep = not for_good and not _can_be_forked()
+        keep = False
+        if not for_good:
+            # Not even a descriptor may be left, to look with.
+            with contextlib.suppress(OSError):
+                keep = why_no_fork() is not None
         if zygote is not None:
             if keep and zygote.end_ranks():
                 self._kept = zygote
@@ -196,21 +189,3 @@ class ZygoteSource:
             if zygote is not None:
                 zygote.abandon()
         self._kept = self.current = None
-
-
-def _can_be_forked() -> bool:
-    try:
-        return why_no_fork() is None
-    except OSError:  # not even a descriptor is left, to look with
-        return True
-
-
-def _say(why: str) -> None:
-    """Tell a person who waits why this takes long."""
-    if is_shown(sys.stderr):
-        print(
-            f"synk: {why}: starting a new Python to fork ranks from, which takes some"
-            " seconds",
-            file=sys.stderr,
-            flush=True,
-        )

@@ -24,9 +24,6 @@ from synk.cluster.rounds import (
     MEET,
     Header,
     Headers,
-    Stopped,
-    joining,
-    meeting,
 )
 from synk.memory.segment import Attachments, Segment
 from synk.ranks.to_nodes import for_nodes
@@ -40,16 +37,17 @@ def master(node: int, plan: list[list[int | None]], log: list):
     for number, (*failures, meetings) in enumerate(plan):
         yield Header(COMMAND if node == 0 else IDLE, number)
         made, failed = 0, False
-        try:
-            for k in range(meetings):
-                if failures[node] == k:
-                    failed = True
-                    break
-                yield from meeting(Header(MEET, number + 1, word=k))
-                made += 1
-        except Stopped:
-            pass
-        headers = yield from joining(Header.of(JOIN, number + 1, bytes([failed]), made))
+        for k in range(meetings):
+            if failures[node] == k:
+                failed = True
+                break
+            headers = yield Header(MEET, number + 1, word=k)
+            if not headers.are_all(MEET):
+                break
+            made += 1
+        headers = None
+        while headers is None or not headers.are_all(JOIN):
+            headers = yield Header.of(JOIN, number + 1, bytes([failed]), made)
         log.append((number, node, made, failed, headers.data))
         assert headers.words[node] == made
 

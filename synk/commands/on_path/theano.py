@@ -2,7 +2,7 @@
 
 Found by programs and processes that a script under ``python -m synk`` starts. It
 imports synk, and looks again: the package that an import leaves in `sys.modules` is
-what the import returns. The two files are the same.
+what the import returns. Its neighbour runs this text under the other name.
 """
 
 import importlib
