@@ -6,9 +6,6 @@ ranks (`reduce_tree`), and so has what no row enters.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
-from pytensor.graph.basic import Apply, Variable
 from pytensor.graph.traversal import io_toposort
 
 from ..choice.engine import draws_among_rows
@@ -25,38 +22,25 @@ def bits_of(
 ) -> tuple[list[Bits | None], list[Bits | None]]:
     """Return on what the bits of outputs depend, and those of updates.
 
-    Parameters
-    ----------
-    spec : FunctionSpec
-    plan : Plan
-        Of the last call.
-
-    Returns
-    -------
-    outputs, updates : list of Bits or None
-        None where there is no plan yet.
+    The plan is that of the last call. Where there is none yet, all are None.
     """
-    news = [new for _, new in spec.updates]
-    if not str(plan):
-        return [None] * len(spec.outputs), [None] * len(news)
-    why = _why_these(spec, plan)
-    if why is None:
-        return [ANY] * len(spec.outputs), [ANY] * len(news)
-    nodes = io_toposort([], [*spec.outputs, *news])
-    these = Bits("these ranks", why)
-    cut = set(_of_the_cut(nodes, spec.row_inputs))
-    found = [these if var in cut else ANY for var in (*spec.outputs, *news)]
-    return list(found[: len(spec.outputs)]), list(found[len(spec.outputs) :])
+    every = [*spec.outputs, *[new for _, new in spec.updates]]
+    found: list[Bits | None] = [None] * len(every)
+    if str(plan):
+        why = _why_these(spec, plan)
+        found = [ANY] * len(every)
+        if why is not None:
+            # What follows from rows, where each rank goes through its own in one go.
+            cut = set(spec.row_inputs)
+            for node in io_toposort([], every):
+                if not cut.isdisjoint(node.inputs):
+                    cut.update(node.outputs)
+            found = [Bits("these ranks", why) if var in cut else ANY for var in every]
+    return found[: len(spec.outputs)], found[len(spec.outputs) :]
 
 
 def check_bits(spec: FunctionSpec, plan: Plan) -> None:
-    """Raise unless all has the same bits on any number of ranks.
-
-    Raises
-    ------
-    SplitError
-        It says which value has not, and why.
-    """
+    """Raise SplitError unless all has the same bits on any number of ranks."""
     outputs, updates = bits_of(spec, plan)
     named = [finding.label for finding in spec.findings]
     named += [f"the new value of {shared}" for shared, _ in spec.updates]
@@ -66,15 +50,6 @@ def check_bits(spec: FunctionSpec, plan: Plan) -> None:
                 f"bits='any' was asked for, and those of {name} depend on the number of"
                 f" ranks, as {bits.why}"
             )
-
-
-def _of_the_cut(nodes: Iterable[Apply], rows: Iterable[Variable]) -> set[Variable]:
-    """Return what follows from rows, where each rank goes through its own in one go."""
-    found = set(rows)
-    for node in nodes:
-        if not found.isdisjoint(node.inputs):
-            found.update(node.outputs)
-    return found
 
 
 def _why_these(spec: FunctionSpec, plan: Plan) -> str | None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterator
-from dataclasses import dataclass
 from html import escape
 from typing import Any, Literal, NamedTuple
 
@@ -91,21 +90,18 @@ def _of_stage(level: int, stage: StageFacts) -> Iterator[DrawnStep]:
         texts.append(f"of all rows, on every rank: {some(stage.repeats)}")
     texts += [f"gives {short(name)}" for name in stage.outputs]
     if stage.updates:
-        values = "values" if len(stage.updates) > 1 else "value"
-        texts.append(f"gives the new {values} of {some(stage.updates)}")
+        new = "new values" if len(stage.updates) > 1 else "new value"
+        texts.append(f"gives the {new} of {some(stage.updates)}")
     if stage.computes != "nothing" or texts:
         kind: Any = "rows" if is_own else "common"
         yield DrawnStep(kind, f"stage {level}, {on}", texts)
+    values = words.reductions(stage)
     if stage.bytes:
         is_gather = all(value.op in ("gather", "read") for value in stage.reduces)
         what = "gather" if is_gather else "all-reduce"
-        yield DrawnStep(
-            "meeting", f"{what} {words.sizes(stage)}", words.reductions(stage)
-        )
+        yield DrawnStep("meeting", f"{what} {words.sizes(stage)}", values)
     elif stage.reduces:
-        yield DrawnStep(
-            "common", "no meeting: inputs are read", words.reductions(stage)
-        )
+        yield DrawnStep("common", "no meeting: inputs are read", values)
 
 
 # -- with signs
@@ -164,25 +160,22 @@ class Line(NamedTuple):
     is_bold: bool = False
 
 
-@dataclass
 class Plane:
     """Boxes and lines of text: one is 1 high, a rank's lane 1 wide, y goes down."""
 
-    boxes: list[Box]
-    texts: list[Line]
-    lanes: int
-    height: float
+    def __init__(self, lanes: int) -> None:
+        self.lanes, self.height, self.boxes = lanes, 1.0, list[Box]()
+        self.texts = [Line(i + 0.35, 0.5, str(i), True) for i in range(lanes)]
 
     @property
     def letters(self) -> int:
         """The length of the longest text."""
-        return max((len(line.text) for line in self.texts), default=0)
+        return max(len(line.text) for line in self.texts)
 
 
 def _plane(facts: Facts) -> Plane:
     lanes = _lanes(facts)
-    numbers = [Line(rank + 0.35, 0.5, str(rank), True) for rank in range(lanes)]
-    made = Plane([], numbers, lanes, 1.0)
+    made = Plane(lanes)
     for block in _blocks(facts):
         lines = [
             line

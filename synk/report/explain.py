@@ -29,6 +29,9 @@ LAUNCH = 50e-6
 """Seconds that a call costs on top of its computation, at the least; for functions that
 have not been called in a session."""
 
+Conclusions = tuple[facts.SpeedUp, facts.Lost | None, str | None]
+"""How fast calls are, what they lose, and the verdict."""
+
 
 def explain(
     title: str,
@@ -43,23 +46,9 @@ def explain(
 ) -> Explanation:
     """Gather the plan of a function and, after calls, its times.
 
-    Parameters
-    ----------
-    title : str
-    spec : FunctionSpec
-    programs : Programs
-        The master's.
-    in_session : bool
-        Whether the present session knows the function.
-    timed : Timed or None
-        The serial run.
-    variables : list of facts.Held
-    plans : tuple of (Plan, list of facts.PlanTimes)
-        The plan of its calls, and what was measured of those that are possible.
-    alone : Times
-        Of calls that rank 0 has made alone.
-    graph : bool
-        Whether the stages are to be drawn.
+    The programs are the master's; `in_session` says whether the present session knows
+    the function. `timed` is a serial run, and `plans` are the one of the calls and what
+    was measured of all.
     """
     stages = stage_facts(spec, programs)
     all_known = SESSION.state == "running" and in_session
@@ -69,36 +58,42 @@ def explain(
         serial = facts.Serial(timed.seconds * 1e3, timed.rows, timed.cores)
     if programs.times.counted + programs.times.left_out:
         calls = _calls(programs, all_known, stages, told)
-    conclusions = conclude(calls, serial)
+    speed_up, lost, verdict = conclude(calls, serial)
     if programs.exchanges is not None:
         exchanges = _exchanges(programs.exchanges, told)
         # A step is a rank's own: one rank would make other steps.
-        conclusions = facts.Conclusions()
+        speed_up, lost, verdict = facts.SpeedUp(), None, None
     plan, measured = plans
-    bits = bits_of(spec, plan)
+    of_outputs, of_updates = bits_of(spec, plan)
     last = programs.blocks.last
+    padding = None
+    if spec.pad:
+        reason: str | None = "this mode compiles once for all shapes"
+        if programs.padding is not None:
+            reason = programs.padding.reason
+        padding = facts.PaddingFacts(programs.is_padded, reason)
     return Explanation(
         facts.Facts(
             name=title,
             ranks=SESSION.size if SESSION.state == "running" else None,
-            inputs=facts.Inputs(
-                scattered=_typed(spec.inputs),
-                broadcast=_typed(spec.bcast_inputs),
-                sliceable=_typed(spec.sliceable),
-            ),
-            outputs=_outputs(spec, bits[0]),
+            inputs={
+                "scattered": _typed(spec.inputs),
+                "broadcast": _typed(spec.bcast_inputs),
+                "sliceable": _typed(spec.sliceable),
+            },
+            outputs=_outputs(spec, of_outputs),
             stages=stages,
             repeated=repeated_facts(spec, programs, stages, calls),
             own_statistics=own_facts(spec),
-            updates=_updates(spec, bits[1]),
+            updates=_updates(spec, of_updates),
             precision=spec.precision,
-            padding=_padding(spec, programs),
+            padding=padding,
             shapes_compiled=programs.shapes_compiled(),
             calls=calls,
             serial=serial,
-            speed_up=conclusions.speed_up,
-            lost=conclusions.lost,
-            verdict=conclusions.verdict,
+            speed_up=speed_up,
+            lost=lost,
+            verdict=verdict,
             variables=variables,
             plan=str(plan),
             plans=measured,
@@ -163,25 +158,13 @@ def _updates(
     ]
 
 
-def _padding(spec: FunctionSpec, programs: Programs) -> facts.PaddingFacts | None:
-    if not spec.pad:
-        return None
-    reason: str | None = "this mode compiles once for all shapes"
-    if programs.padding is not None:
-        reason = programs.padding.reason
-    return facts.PaddingFacts(programs.is_padded, reason)
-
-
 # -- the calls
 
 
 class Told(NamedTuple):
-    """What a rank tells of its calls and exchanges; see `Times` and `ExchangeTimes`."""
+    """A rank's times of calls and exchanges, without what traces them."""
 
-    counted: int
-    rows: int
-    seconds: list[float]
-    between: list[float]
+    calls: Times
     exchanges: ExchangeTimes | None
 
 
@@ -191,10 +174,10 @@ def worker_times(context: RankContext, number: int) -> Told:
 
 
 def _told(programs: Programs) -> Told:
-    times, exchanges = programs.times, programs.exchanges
+    exchanges = programs.exchanges
     if exchanges is not None:
         exchanges = dataclasses.replace(exchanges, tracer=None)
-    return Told(times.counted, times.rows, times.seconds, times.between, exchanges)
+    return Told(dataclasses.replace(programs.times, tracer=None), exchanges)
 
 
 def _told_by_ranks(programs: Programs, all_known: bool) -> list[Told]:
@@ -217,20 +200,29 @@ def _calls(
         return facts.Calls(times.launches, times.left_out, all_known)
     span = sum(times.seconds) / times.counted
     owners = [i for i, node in enumerate(synk_nodes()) for _ in range(node.ranks)]
-    ranks = [
-        _of_rank(rank, owners[rank], of_rank, span) for rank, of_rank in enumerate(told)
-    ]
-    in_all = sum(row.share for row in ranks) if all_known else None
-    return facts.Calls(
-        counted=times.launches,
-        left_out=times.left_out,
-        all_ranks_known=all_known,
-        rows=in_all,
-        scattered_bytes=None if in_all is None else round(in_all * times.row_bytes),
-        reduced_bytes=_reduced_bytes(stages) if all_known else None,
-        milliseconds=times.launched / times.launches * 1e3,
-        ranks=ranks,
-    )
+    ranks = [_of_rank(i, owners[i], told[i].calls, span) for i in range(len(told))]
+    rows = scattered = reduced = None
+    if all_known:
+        rows = sum(row.share for row in ranks)
+        scattered = round(rows * times.row_bytes)
+        sizes = [size for stage in stages for size in stage.bytes.values()]
+        reduced = 0
+        if SESSION.size > 1:
+            reduced = None if None in sizes else sum(size or 0 for size in sizes)
+    mean = times.launched / times.launches * 1e3
+    counts = times.launches, times.left_out, all_known
+    return facts.Calls(*counts, rows, scattered, reduced, mean, ranks)
+
+
+def _of_rank(rank: int, node: int, times: Times, span: float) -> facts.RankTimes:
+    """Return a rank's means; `span` is the mean time of rank 0's phases in a call."""
+    counted = times.counted
+    mean = [value / counted if counted else 0.0 for value in times.seconds]
+    mean[WAIT] += max(0.0, span - sum(mean))  # for the launch, and in the end
+    phases = {phase: mean[i] * 1e3 for i, phase in enumerate(PHASES)}
+    phases["compute"] += phases["common"]
+    share = times.rows / counted if counted else 0.0
+    return facts.RankTimes(rank, share, **phases, node=node)
 
 
 def _calls_alone(times: Times) -> facts.CallsAlone | None:
@@ -241,24 +233,6 @@ def _calls_alone(times: Times) -> facts.CallsAlone | None:
     return facts.CallsAlone(times.launches, times.left_out, times.rows / counted, mean)
 
 
-def _of_rank(rank: int, node: int, told: Told, span: float) -> facts.RankTimes:
-    """Return a rank's means; `span` is the mean time of rank 0's phases in a call."""
-    counted = told.counted
-    mean = [value / counted if counted else 0.0 for value in told.seconds]
-    mean[WAIT] += max(0.0, span - sum(mean))  # for the launch, and in the end
-    phases = {phase: mean[i] * 1e3 for i, phase in enumerate(PHASES)}
-    phases["compute"] += phases["common"]
-    share = told.rows / counted if counted else 0.0
-    return facts.RankTimes(rank, share, **phases, node=node)
-
-
-def _reduced_bytes(stages: list[facts.StageFacts]) -> int | None:
-    if SESSION.size == 1:
-        return 0
-    sizes = [size for stage in stages for size in stage.bytes.values()]
-    return None if None in sizes else sum(size or 0 for size in sizes)
-
-
 def _nodes(told: list[Told] | None) -> list[facts.NodeFacts]:
     """Return the nodes, if there are several, with what their masters tell."""
     nodes = synk_nodes()
@@ -267,14 +241,11 @@ def _nodes(told: list[Told] | None) -> list[facts.NodeFacts]:
     found, first = [], 0
     for node in nodes:
         made = None
-        if told is not None and (counted := told[first].counted):
-            exchanges, meeting, sent = told[first].between
-            made = facts.Exchanged(
-                exchanges / counted,
-                round(sent / counted),
-                meeting / counted * 1e3,
-                told[first].seconds[NODES] / counted * 1e3,
-            )
+        if told is not None and (counted := told[first].calls.counted):
+            times = told[first].calls
+            exchanges, meeting, sent = (value / counted for value in times.between)
+            took = times.seconds[NODES] / counted * 1e3
+            made = facts.Exchanged(exchanges, round(sent), meeting * 1e3, took)
         found.append(facts.NodeFacts(node.host, node.ranks, made))
         first += node.ranks
     return found
@@ -285,39 +256,35 @@ def _exchanges(times: ExchangeTimes, told: list[Told]) -> facts.Exchanges:
     for rank, of_rank in enumerate(told):
         own = of_rank.exchanges
         assert own is not None  # all ranks are workers, or none is
-        counted = max(own.counted, 1)
-        ranks.append(
-            facts.ExchangesOfRank(
-                rank,
-                own.counted,
-                own.seconds / counted * 1e3,
-                own.waiting / counted * 1e3,
-                own.waits,
-                own.staleness / counted,
-                own.most_stale,
-            )
-        )
+        of_all = own.seconds * 1e3, own.waiting * 1e3, own.staleness
+        took, wait, stale = (value / max(own.counted, 1) for value in of_all)
+        ages = own.waits, stale, own.most_stale
+        ranks.append(facts.ExchangesOfRank(rank, own.counted, took, wait, *ages))
     return facts.Exchanges(times.rule, times.nbytes, ranks)
 
 
 # -- what follows from times: speed-ups, losses, and the verdict
 
 
-def conclude(
-    calls: facts.Calls | None, serial: facts.Serial | None
-) -> facts.Conclusions:
+def conclude(calls: facts.Calls | None, serial: facts.Serial | None) -> Conclusions:
     """Return what the times of calls and of the serial run say together."""
+    verdict = None
     if calls is None or calls.milliseconds is None:
-        return facts.Conclusions(verdict=_verdict_before_calls(serial))
+        if serial is not None and serial.milliseconds < LAUNCH * 1e3:
+            took = milliseconds(serial.milliseconds)
+            verdict = (
+                f"One rank would be faster: the plain function takes {took}, and"
+                " launching and joining other ranks takes longer"
+            )
+        return facts.SpeedUp(), None, verdict
     if not calls.all_ranks_known or len(calls.ranks) == 1 or calls.rows is None:
-        return facts.Conclusions()
+        return facts.SpeedUp(), None, None
     call = calls.milliseconds
     comparable = serial is not None and abs(serial.rows - calls.rows) < 0.5
     measured = serial.milliseconds if serial is not None and comparable else None
     alone = time_alone(calls.ranks)
     lost = losses(calls.ranks, call, measured)
     one = alone if measured is None else measured
-    verdict = None
     if one < call:
         alone_takes = "it would take about" if measured is None else "alone it takes"
         verdict = (
@@ -328,7 +295,7 @@ def conclude(
     speed_up = facts.SpeedUp(
         alone / call, None if measured is None else measured / call
     )
-    return facts.Conclusions(speed_up, lost, verdict)
+    return speed_up, lost, verdict
 
 
 def time_alone(ranks: list[facts.RankTimes]) -> float:
@@ -363,32 +330,19 @@ def _work(row: facts.RankTimes) -> float:
     return row.rows + row.compute - row.common
 
 
-def _verdict_before_calls(serial: facts.Serial | None) -> str | None:
-    if serial is None or serial.milliseconds >= LAUNCH * 1e3:
-        return None
-    return (
-        "One rank would be faster: the plain function takes"
-        f" {milliseconds(serial.milliseconds)}, and launching and joining"
-        " other ranks takes longer"
-    )
-
-
 def _main_loss(lost: facts.Lost, calls: facts.Calls) -> str:
     by_cause = vars(lost)
     main = max(by_cause, key=lambda cause: by_cause[cause])
-    took = f"({milliseconds(by_cause[main])})"
-    if main == "launch":
-        return f"launching, joining and meeting {took}"
-    if main == "uneven":
-        slowest = min(calls.ranks, key=lambda row: row.wait).rank
-        return f"waiting for rank {slowest}, which has the most to do {took}"
-    if main == "reduce":
-        return f"reducing {nbytes(calls.reduced_bytes)} {took}"
-    if main == "nodes":
-        return f"exchanging {nbytes(calls.reduced_bytes)} between nodes {took}"
-    if main == "repeated":
-        return f"what every rank computes, as no rows enter it {took}"
-    return (
-        f"parts that together take longer than the whole {took}: the serial run uses"
-        " all cores by itself, memory is the limit, or other programs use the cores"
-    )
+    slowest = min(calls.ranks, key=lambda row: row.wait).rank
+    size = nbytes(calls.reduced_bytes)
+    said = {
+        "launch": "launching, joining and meeting {}",
+        "uneven": f"waiting for rank {slowest}, which has the most to do {{}}",
+        "reduce": f"reducing {size} {{}}",
+        "nodes": f"exchanging {size} between nodes {{}}",
+        "repeated": "what every rank computes, as no rows enter it {}",
+        "parts": "parts that together take longer than the whole {}: the serial run"
+        " uses all cores by itself, memory is the limit, or other programs use the"
+        " cores",
+    }
+    return said[main].format(f"({milliseconds(by_cause[main])})")

@@ -22,26 +22,10 @@ class Explanation:
     of a variable. What the script itself asks for is "as written", or "for
     synk.grad"; and a loss goes "along with the others", in one exchange with gradients.
 
-    The text has at most 100 columns. What it says of times comes from these rules:
-
-    * A rank's time in a call is divided into taking *rows*, computing (*compute*),
-      copying values to buffers and reducing them (*reduce*), and waiting for other
-      ranks (*wait*). An all-reduce of up to 2 kB counts as waiting. What several
-      machines exchange when all have met is *nodes*.
-    * The call that follows a compilation is left out. JAX compiles for every shape, at
-      the first call that brings it, and such calls are not told from others: that they
-      are few can be seen from the number of shapes.
-    * The *predicted* speed-up takes one rank to need the time that all ranks need for
-      their rows and computations together; what no row enters, and so every rank
-      computes, counts once. It is that time over the time of a call. One rank alone
-      could do better: it has all cores for itself, and all of the memory's speed.
-    * The *measured* speed-up is the time of a serial run of as many rows over the time
-      of a call. It is known after ``explain(..., measure=True)``, or the second call
-      with ``check="serial"`` or of ``as_theano``.
-    * What keeps a call from taking one n-th of the serial time is divided into
-      launching and joining the ranks, ranks that wait as another has more to do,
-      reducing, exchanges of several machines, what every rank repeats, and parts that
-      together take longer than the serial run.
+    The text has at most 100 columns; what it says of times is in :doc:`speed`. The call
+    that follows a compilation is left out. JAX compiles for every shape, at the first
+    call that brings it, and such calls are not told from others: that they are few can
+    be seen from the number of shapes.
 
     Examples
     --------

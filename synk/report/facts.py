@@ -20,15 +20,6 @@ class Input:
 
 
 @dataclass(frozen=True)
-class Inputs:
-    """The inputs by what ranks get of them; sliceable shared variables are in here."""
-
-    scattered: list[Input]
-    broadcast: list[Input]
-    sliceable: list[Input]
-
-
-@dataclass(frozen=True)
 class Bits:
     """On what the bits of a value depend: "any ranks" or "these ranks", and why so."""
 
@@ -38,55 +29,27 @@ class Bits:
 
 @dataclass(frozen=True)
 class Output:
-    """An output, how it is combined, and what was shown of it.
+    """An output, how it is combined, and what was shown of it."""
 
-    Attributes
-    ----------
-    name : str
-        Such as "output 0 (loss)".
-    op : str or None
-        None: rank 0's own value. `named` says whether the user named it.
-    kind : str
-        What kind of function of the rows it is; `agrees` says whether that needs `op`.
-    reason : str or None
-        Why nothing could be shown.
-    made, reason_made : str or None
-        The user's line that made the output, and what is in the way.
-    combined : str
-        Where.
-    bits : Bits or None
-        None before the first call.
-    """
-
-    name: str
-    op: str | None
-    named: bool
-    kind: str
-    agrees: bool
-    reason: str | None
-    made: str | None
-    reason_made: str | None
-    combined: str
-    bits: Bits | None = None
+    name: str  # such as "output 0 (loss)"
+    op: str | None  # None: rank 0's own value
+    named: bool  # by the user
+    kind: str  # of function of the rows
+    agrees: bool  # whether that needs `op`
+    reason: str | None  # why nothing could be shown
+    made: str | None  # the user's line that made it
+    reason_made: str | None  # and that of what is in the way
+    combined: str  # where
+    bits: Bits | None  # None before the first call
 
 
 @dataclass(frozen=True)
 class Reduced:
     """A value that the ranks combine at the end of a stage, or have of all by then.
 
-    Attributes
-    ----------
-    op : str
-        An op of all-reduce; "gather", the rows of all ranks; or "read", those of an
-        input, which each rank reads where they lie.
-    bytes : int or None
-        Of the result; of a gather in the call that compiled it.
-    made : str or None
-        The user's line that made it.
-    why : str
-        What needs the value of all rows: "for Sub", "for the new value of w".
-    why_made : str or None
-        The user's line that made what needs it, or else what goes into that.
+    `op` is one of all-reduce; "gather", the rows of all ranks; or "read", those of an
+    input, which each rank reads where they lie. `bytes` are the result's, of a gather
+    in the call that compiled it.
     """
 
     name: str
@@ -94,35 +57,21 @@ class Reduced:
     dtype: str
     bytes: int | None
     made: str | None
-    why: str
-    why_made: str | None
+    why: str  # "for Sub", "for the new value of w"
+    why_made: str | None  # the line of what needs it, or else of what goes into that
 
 
 @dataclass(frozen=True)
 class StageFacts:
-    """A stage: what it computes, and what the ranks combine when they have done that.
+    """A stage: what it computes, and what the ranks combine when they have."""
 
-    Attributes
-    ----------
-    computes : str
-        What on: "on rows", "on every rank" or "nothing".
-    lines : list of str
-        The user's lines of which it computes something.
-    repeats : list of str
-        Ops that every rank computes from all rows.
-    outputs, updates : list of str
-        Outputs, and shared variables with new values, that it computes.
-    bytes : dict of str to int or None
-        Bytes that are reduced, by dtype.
-    """
-
-    computes: str
-    lines: list[str]
-    repeats: list[str]
+    computes: str  # "on rows", "on every rank" or "nothing"
+    lines: list[str]  # the user's, of which it computes something
+    repeats: list[str]  # Ops that every rank computes from all rows
     outputs: list[str]
-    updates: list[str]
+    updates: list[str]  # shared variables whose new values it computes
     reduces: list[Reduced]
-    bytes: dict[str, int | None]
+    bytes: dict[str, int | None]  # that are reduced, by dtype
 
 
 @dataclass(frozen=True)
@@ -137,25 +86,17 @@ class Origin:
 class Repeated:
     """What every rank computes from all rows.
 
-    Attributes
-    ----------
-    by : list of Origin
-        Ops that need all rows at once: where it begins.
-    ops, of : int
-        How many Ops on rows every rank repeats, of how many there are. Views, shapes
-        and numbers are not counted.
-    bytes : int or None
-        Of the rows that are gathered.
-    milliseconds : float or None
-        What every rank computes alike in a call, this and all else; None if it is not
-        known, as where the same stages compute on a rank's own rows, too.
+    It begins at the Ops `by`, which need all rows at once. So many Ops on rows are
+    repeated, of how many there are; views, shapes and numbers are not counted.
     """
 
     by: list[Origin]
     ops: int
     of: int
-    bytes: int | None
+    bytes: int | None  # of the rows that are gathered
     milliseconds: float | None
+    """What every rank computes alike in a call, this and all else; None if it is not
+    known, as where the same stages compute on a rank's own rows, too."""
 
 
 @dataclass(frozen=True)
@@ -165,7 +106,7 @@ class Update:
     name: str
     type: str
     from_own_rows: bool
-    bits: Bits | None = None
+    bits: Bits | None
 
 
 @dataclass(frozen=True)
@@ -193,43 +134,24 @@ class DrawFacts:
 class Held:
     """Shared variables that the ranks hold in one way.
 
-    Attributes
-    ----------
-    state : str
-        Such as "replicated, since it was set in the script".
-    times_brought, bytes_brought : int
-        How often each rank got values that the script had set, and how much in all.
+    The script has set values so often that each rank got them, and so many bytes.
     """
 
     names: list[str]
-    state: str
+    state: str  # such as "replicated, since it was set in the script"
     times_brought: int
     bytes_brought: int
 
 
 @dataclass(frozen=True)
 class PlanTimes:
-    """What `synk.tune` has measured of a plan.
+    """What `synk.tune` has measured of a plan."""
 
-    Attributes
-    ----------
-    name : str
-        The engine, blocks of rows if there are any, and whether rank 0 computes alone.
-    is_best : bool
-        Whether it makes the calls.
-    milliseconds : float or None
-        Of a call; None if it could make none.
-    first_call : float or None
-        Seconds of the first one, which compiles.
-    failed : str or None
-        Why it could make no call.
-    """
-
-    name: str
-    is_best: bool
-    milliseconds: float | None
-    first_call: float | None
-    failed: str | None
+    name: str  # the engine, blocks of rows if any, and whether rank 0 computes alone
+    is_best: bool  # it makes the calls
+    milliseconds: float | None  # of a call
+    first_call: float | None  # seconds of the first one, which compiles
+    failed: str | None  # why it could make no call
 
 
 # -- the times of calls
@@ -306,29 +228,19 @@ class NodeFacts:
 
     host: str
     ranks: int
-    exchanged: Exchanged | None = None
+    exchanged: Exchanged | None
 
 
 @dataclass(frozen=True)
 class ExchangesOfRank:
-    """One rank's exchanges under a training rule.
-
-    Attributes
-    ----------
-    milliseconds, wait : float
-        What one takes on average, and how much of that it waits for others.
-    waits : int
-        How often it has waited for longer than 20 us, for a lock or for all to meet.
-    staleness : float
-        How many moves of the centre its parameters were old on average.
-    """
+    """One rank's exchanges under a training rule: their number, and means of them."""
 
     rank: int
     exchanges: int
     milliseconds: float
-    wait: float
-    waits: int
-    staleness: float
+    wait: float  # milliseconds of these, for others
+    waits: int  # longer than 20 us, for a lock or for all to meet
+    staleness: float  # by how many moves of the centre its parameters were old
     most_stale: int
 
 
@@ -373,16 +285,7 @@ class Lost:
     reduce: float
     repeated: float
     parts: float
-    nodes: float = 0.0
-
-
-@dataclass(frozen=True)
-class Conclusions:
-    """What follows from the times."""
-
-    speed_up: SpeedUp = field(default_factory=SpeedUp)
-    lost: Lost | None = None
-    verdict: str | None = None
+    nodes: float
 
 
 @dataclass(frozen=True)
@@ -391,7 +294,8 @@ class Facts:
 
     name: str
     ranks: int | None
-    inputs: Inputs
+    inputs: dict[str, list[Input]]
+    """By what ranks get of them: "scattered", "broadcast", "sliceable"."""
     outputs: list[Output]
     stages: list[StageFacts]
     repeated: Repeated | None
@@ -405,16 +309,12 @@ class Facts:
     speed_up: SpeedUp
     lost: Lost | None
     verdict: str | None
-    variables: list[Held] = field(default_factory=list)
-    plan: str = ""
-    """How calls are made, and why; see `choice.plan`."""
-    plans: list[PlanTimes] = field(default_factory=list)
-    """What `synk.tune` has measured."""
-    calls_alone: CallsAlone | None = None
-    in_blocks: InBlocks | None = None
-    bytes_kept: int = 0
-    """Of terms of the data alone, on rank 0."""
-    draws: list[DrawFacts] = field(default_factory=list)
-    exchanges: Exchanges | None = None
-    nodes: list[NodeFacts] = field(default_factory=list)
-    """Of several; of one machine there are none."""
+    variables: list[Held]
+    plan: str  # how calls are made, and why; see `choice.plan`
+    plans: list[PlanTimes]  # what `synk.tune` has measured
+    calls_alone: CallsAlone | None
+    in_blocks: InBlocks | None
+    bytes_kept: int  # of terms of the data alone, on rank 0
+    draws: list[DrawFacts]
+    exchanges: Exchanges | None
+    nodes: list[NodeFacts]  # of several; of one machine there are none

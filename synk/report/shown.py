@@ -13,8 +13,16 @@ from dataclasses import dataclass
 from html import escape
 from typing import Any, NamedTuple
 
-from .facts import Facts, RankTimes
-from .words import Sentence, describe, head, milliseconds, node_name, number
+from .facts import Facts
+from .words import (
+    Sentence,
+    head,
+    milliseconds,
+    node_name,
+    number,
+    said_of_calls,
+    said_of_times,
+)
 
 WIDTH = 100
 """Columns of text, at most."""
@@ -71,21 +79,16 @@ def bars(facts: Facts) -> list[Bar]:
     """Return a bar for each rank whose times are known, and for the serial run."""
     calls, serial = facts.calls, facts.serial
     several = len(facts.nodes) > 1
-    ranks = [] if calls is None else calls.ranks
-    found = [_of_rank(times, several) for times in ranks]
+    keys = [phase.key for phase in PHASES if phase.key != "serial"]
+    found = []
+    for times in [] if calls is None else calls.ranks:
+        parts = {key: getattr(times, key) for key in keys if key != "nodes" or several}
+        parts["compute"] -= times.common
+        place = f" (node {times.node})" if several else ""
+        found.append(Bar(f"rank {times.rank}{place}", times.share, parts))
     if serial is not None:
         found.append(Bar("serial run", serial.rows, {"serial": serial.milliseconds}))
     return found
-
-
-def _of_rank(times: RankTimes, several_nodes: bool) -> Bar:
-    parts = {phase: getattr(times, phase) for phase in ("rows", "compute", "common")}
-    parts |= {"wait": times.wait, "reduce": times.reduce}
-    parts["compute"] -= times.common
-    if not several_nodes:
-        return Bar(f"rank {times.rank}", times.share, parts)
-    parts["nodes"] = times.nodes
-    return Bar(f"rank {times.rank} (node {times.node})", times.share, parts)
 
 
 def _phases(shown: list[Bar]) -> list[Phase]:
@@ -108,14 +111,14 @@ def _phases(shown: list[Bar]) -> list[Phase]:
 
 def as_text(facts: Facts) -> str:
     """Return an explanation as text."""
-    said = describe(facts)
-    lines = [said.title]
-    for entry in said.calls:
+    lines = [head(facts)]
+    for entry in said_of_calls(facts):
         lines += _wrapped(entry)
     lines += _table_of_times(facts)
-    for entry in said.times:
+    for entry in said_of_times(facts):
         lines += _wrapped(entry)
-    lines += textwrap.wrap(said.verdict or "", WIDTH, break_on_hyphens=False)
+    if facts.verdict:
+        lines += textwrap.wrap(f"{facts.verdict}.", WIDTH, break_on_hyphens=False)
     return "\n".join(lines)
 
 
@@ -154,25 +157,29 @@ def _table_of_times(facts: Facts) -> Iterator[str]:
 
 def as_html(facts: Facts) -> str:
     """Return a ``div`` with everything that the text says, and a bar for each rank."""
-    said, shown = describe(facts), bars(facts)
-    entries = [_texts(*entry) for entry in (*said.calls, *said.times)]
+    shown = bars(facts)
+    entries = [
+        [
+            _row_head(label),
+            f'<td style="{_CELL}left;max-width:50em">{escape(text)}</td>',
+        ]
+        for label, text in (*said_of_calls(facts), *said_of_times(facts))
+    ]
     parts = [
         '<div class="synk-explanation" style="color:inherit;line-height:1.4">',
-        f"<div><b>{escape(said.title)}</b></div>",
+        f"<div><b>{escape(head(facts))}</b></div>",
         *_table("What it does", [], entries),
     ]
     if shown:
         parts += _bars_in_html(shown)
-    if said.verdict:
-        parts.append(f'<div style="max-width:60em">{escape(said.verdict)}</div>')
+    if facts.verdict:
+        parts.append(f'<div style="max-width:60em">{escape(facts.verdict)}.</div>')
     return "\n".join([*parts, "</div>"])
 
 
-def _texts(label: str, text: str) -> list[str]:
-    return [
-        f'<th scope="row" style="{_CELL}left;white-space:nowrap">{escape(label)}</th>',
-        f'<td style="{_CELL}left;max-width:50em">{escape(text)}</td>',
-    ]
+def _row_head(label: str) -> str:
+    style = f"{_CELL}left;white-space:nowrap"
+    return f'<th scope="row" style="{style}">{escape(label)}</th>'
 
 
 def _table(label: str, titles: list[str], rows: Iterable[list[str]]) -> Iterator[str]:
@@ -196,19 +203,11 @@ def _bars_in_html(shown: list[Bar]) -> Iterator[str]:
     titles = ["", "", "rows", *map(_phase_title, columns), "all"]
     rows = []
     for bar in shown:
-        style = f"{_CELL}left;white-space:nowrap"
-        texts = [number(bar.rows)]
-        for phase in columns:
-            time = bar.parts.get(phase.key)
-            texts.append("" if time is None else milliseconds(time))
-        texts.append(milliseconds(bar.total))
-        rows.append(
-            [
-                f'<th scope="row" style="{style}">{escape(bar.label)}</th>',
-                _cell(_bar_in_svg(bar, used, longest), "left"),
-                *(_cell(text, "right") for text in texts),
-            ]
-        )
+        times = [bar.parts.get(phase.key) for phase in columns]
+        texts = ["" if t is None else milliseconds(t) for t in (*times, bar.total)]
+        cells = [_cell(text, "right") for text in (number(bar.rows), *texts)]
+        drawn = _cell(_bar_in_svg(bar, used, longest), "left")
+        rows.append([_row_head(bar.label), drawn, *cells])
     return _table("Mean times in a call", titles, rows)
 
 

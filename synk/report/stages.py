@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
 from functools import cached_property
 
 import numpy as np
@@ -15,7 +14,7 @@ from pytensor.tensor.type import DenseTensorType
 from ..compiler.gathering import besides_shapes, repetition
 from ..compiler.rules.base import name, op_name
 from ..compiler.rules.randomness import is_by_place
-from ..compiler.spec import FunctionSpec, Need
+from ..compiler.spec import FunctionSpec
 from ..compiler.stages import Stage, costs_nothing
 from ..programs.programs import Programs
 from ..user_frames import made_in
@@ -50,25 +49,18 @@ def _stage(
         total[found.dtype] = before + found.bytes if both else None  # type: ignore
     made = {*stage.merged.wants, *(new for _, new in stage.merged.updates)}
     nodes = _computed(stage.merged.receives, list(made))
+    computes = "on every rank" if stage.common else "nothing"
+    lines = [made_in(node.outputs[0]) for node in nodes]
+    outputs = zip(spec.findings, spec.outputs, strict=True)
     return facts.StageFacts(
-        _computes(stage),
-        _lines(nodes),
+        "on rows" if stage.rows else computes,
+        list(dict.fromkeys(line for line in lines if line is not None)),
         list(dict.fromkeys(_op(node) for node in nodes if node in repeated)),
-        [
-            finding.what
-            for finding, var in zip(spec.findings, spec.outputs, strict=True)
-            if var in made
-        ],
+        [finding.what for finding, var in outputs if var in made],
         [str(shared) for shared, new in spec.updates if new in made],
         reduces,
         total,
     )
-
-
-def _computes(stage: Stage) -> str:
-    if stage.rows:
-        return "on rows"
-    return "on every rank" if stage.common else "nothing"
 
 
 def _computed(receives: list[Variable], wants: list[Variable]) -> list[Apply]:
@@ -84,12 +76,6 @@ def _computed(receives: list[Variable], wants: list[Variable]) -> list[Apply]:
         elif not costs_nothing(node):
             found.append(node)
     return found
-
-
-def _lines(nodes: Iterable[Apply]) -> list[str]:
-    """Return the user's lines that the nodes are from, each once."""
-    lines = [made_in(node.outputs[0]) for node in nodes]
-    return list(dict.fromkeys(line for line in lines if line is not None))
 
 
 def _op(node: Apply) -> str:
@@ -122,11 +108,16 @@ def _why(var: Variable, spec: FunctionSpec) -> tuple[str, str | None]:
         op = var.owner.op
         is_grads = op.gradient is not None and not op.of_gather
         return ("for synk.grad" if is_grads else "as written"), None
-    needed_by = _taker(need, spec)
+    needs = need.variable
+    if need.taker == "update":
+        needed_by = f"the new value of {needs}"
+    elif need.taker == "output":
+        needed_by = spec.findings[spec.plain_outputs.index(needs)].what
+    else:
+        needed_by = name(needs) if needs.owner is None else _op(needs.owner)
     if need.is_alike:
         needed_by += ", on ranks without rows"
-    is_op = need.taker == "op"
-    return f"for {needed_by}", _line_of(need.variable) if is_op else None
+    return f"for {needed_by}", _line_of(needs) if need.taker == "op" else None
 
 
 def _line_of(var: Variable) -> str | None:
@@ -143,15 +134,6 @@ def _line_of(var: Variable) -> str | None:
         todo += [given for given in inputs if given.owner and given not in seen]
         seen.update(inputs)
     return None
-
-
-def _taker(need: Need, spec: FunctionSpec) -> str:
-    var = need.variable
-    if need.taker == "update":
-        return f"the new value of {var}"
-    if need.taker == "output":
-        return spec.findings[spec.plain_outputs.index(var)].what
-    return name(var) if var.owner is None else _op(var.owner)
 
 
 def repeated_facts(
@@ -249,10 +231,8 @@ class Sizes:
 
     @cached_property
     def _in_updates(self) -> dict[Variable, Shape]:
-        found: dict[Variable, Shape] = {}
-        for shared, new in self._spec.updates:
-            found |= _shapes(shared, new)
-        return found
+        shapes = [_shapes(*update) for update in self._spec.updates]
+        return {var: shape for found in shapes for var, shape in found.items()}
 
 
 def _shapes(shared: SharedVariable, new: Variable) -> dict[Variable, Shape]:
@@ -271,8 +251,9 @@ def _shapes(shared: SharedVariable, new: Variable) -> dict[Variable, Shape]:
         if node is None or not isinstance(node.op, (Elemwise, DimShuffle)):
             continue
         given, shape = list(node.inputs), found[made]
-        if isinstance(node.op, DimShuffle):
-            shape = _before(node.op, shape)
+        if isinstance(node.op, DimShuffle):  # axes that it drops are of length 1
+            lengths = dict(zip(node.op.new_order, shape, strict=True))
+            shape = tuple(lengths.get(axis, 1) for axis in range(node.op.input_ndim))
         else:
             kind = made.type.broadcastable
             given = [var for var in given if var.type.broadcastable == kind]
@@ -280,9 +261,3 @@ def _shapes(shared: SharedVariable, new: Variable) -> dict[Variable, Shape]:
         found |= dict.fromkeys(new_ones, shape)
         todo += new_ones
     return found if found.get(shared) == found[new] else {}
-
-
-def _before(op: DimShuffle, shape: Shape) -> Shape:
-    """Return the shape of which a DimShuffle makes another; axes it drops are of 1."""
-    lengths = dict(zip(op.new_order, shape, strict=True))
-    return tuple(lengths.get(axis, 1) for axis in range(op.input_ndim))

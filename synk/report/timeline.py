@@ -45,48 +45,17 @@ class TraceOfRank(NamedTuple):
     clocks: Sequence[Sample] = ()
 
 
-class Row(NamedTuple):
-    """A row of the timeline, which is a thread of a process in the file.
-
-    `label` is what it is called where the file says what was dropped, and `clock`
-    returns a time of node 0 for one of the row's.
-    """
-
-    process: int
-    thread: int
-    name: str
-    label: str
-    events: list[tuple]
-    dropped: int
-    clock: Callable[[float], float]
-
-
-class Traced(NamedTuple):
-    """A trace of all ranks, or of rank 0 alone, and then the trouble that led to it.
-
-    There are `clocks` of several nodes, if they are known.
-    """
-
-    kept: list[TraceOfRank]
-    nodes: list[Node]
-    clocks: list[Clock]
-    began: float
-    limit: int
-    trouble: str | None
-
-
 @contextlib.contextmanager
 def trace(path: str | os.PathLike, *, limit: int = 100_000) -> Iterator[None]:
     """Write a timeline of what the ranks do in a ``with`` block.
 
     The file opens in https://ui.perfetto.dev and in chrome://tracing. It has a row for
-    each rank. A "call" is a rank's share of a call, and is divided into "rows" (taking
-    them), "compute" (of one stage), "reduce" (copying values to a buffer, and reducing
-    a part of them) and "wait" (for other ranks; an all-reduce of up to 2 kB is in here
-    as a whole). Under a training rule there is an "exchange" after some calls, with its
-    "wait" for a lock or for all to meet, if that is longer than 20 us. Around them on
-    rank 0 is the "Function call" or "Function run" as the script sees it. Other
-    commands, such as compilations and collectives, have events of their own names.
+    each rank. A "call" is a rank's share of a call, and is divided into "rows",
+    "compute" (of one stage), "reduce" and "wait", as :doc:`speed` has them. Under a
+    training rule there is an "exchange" after some calls, with its "wait" for a lock or
+    for all to meet, if that is longer than 20 us. Around them on rank 0 is the
+    "Function call" or "Function run" as the script sees it. Other commands, such as
+    compilations and collectives, have events of their own names.
 
     On several machines each is a process in the file, named by its node and host. In
     a reduction there is "nodes" as well: what the nodes exchange when all have met. A
@@ -154,9 +123,9 @@ def trace(path: str | os.PathLike, *, limit: int = 100_000) -> Iterator[None]:
         finally:
             kept, trouble = _collect(tracer, pool)
             compared = between(clocks, kept[0].clocks) if trouble is None else []
-            traced = Traced(kept, nodes, compared, began, limit, trouble)
+            document = _document(kept, nodes, compared, began, limit, trouble)
             with replacing(target) as temporary:
-                temporary.write_text(json.dumps(_document(traced)))
+                temporary.write_text(json.dumps(document))
     finally:
         _stop(context)  # here at least, whatever has come in between
 
@@ -164,9 +133,8 @@ def trace(path: str | os.PathLike, *, limit: int = 100_000) -> Iterator[None]:
 def worker_start_trace(context: RankContext, limit: int) -> list[Sample]:
     """Begin to keep events; return on rank 0 how the clocks of nodes compare."""
     clocks = _compare_clocks(context)
-    link = _link(context)
-    if link is not None:
-        link.tracer = Tracer(limit)
+    if context.comm is not context.local and context.comm.link is not None:
+        context.comm.link.tracer = Tracer(limit)
     context.tracer = Tracer(limit)
     return clocks
 
@@ -182,9 +150,8 @@ def worker_stop_trace(context: RankContext) -> TraceOfRank:
 def _stop(context: RankContext) -> tuple[Tracer | None, Tracer | None]:
     """End this rank's tracers, and return them."""
     tracer, context.tracer, of_node = context.tracer, None, None
-    link = _link(context)
-    if link is not None:
-        of_node, link.tracer = link.tracer, None
+    if context.comm is not context.local and context.comm.link is not None:
+        of_node, context.comm.link.tracer = context.comm.link.tracer, None
     return tracer, of_node
 
 
@@ -197,11 +164,6 @@ def _compare_clocks(context: RankContext) -> list[Sample]:
     """Compare the clocks of nodes, in their masters; one node has one clock."""
     alone = context.comm is context.local
     return [] if alone else context.comm.compare_clocks()
-
-
-def _link(context: RankContext) -> Any:
-    """Return what connects the masters of several nodes, in one of them."""
-    return None if context.comm is context.local else context.comm.link
 
 
 def _collect(tracer: Tracer, pool: Pool) -> tuple[list[TraceOfRank], str | None]:
@@ -218,94 +180,87 @@ def _collect(tracer: Tracer, pool: Pool) -> tuple[list[TraceOfRank], str | None]
 # -- the file
 
 
-def _document(traced: Traced) -> dict[str, Any]:
-    """Return what the file says."""
-    rows = list(_rows(traced))
-    events = list(_names(traced.nodes, rows))
-    for row in rows:
-        found = [TraceEvent(*event) for event in row.events]
-        # What encloses others first, as the format wants events of one start.
-        found.sort(key=lambda event: (event.start, -event.end))
-        events += [_complete(event, row, traced.began) for event in found]
-    other: dict[str, Any] = {
-        "ranks": sum(node.ranks for node in traced.nodes),
-        "limit per rank": traced.limit,
-        "dropped": {row.label: row.dropped for row in rows},
-    }
-    if len(traced.nodes) > 1:
-        other["nodes"] = _told_of_nodes(traced)
-    if traced.trouble is not None:
-        other["incomplete"] = f"rank 0 only: {traced.trouble}"
+def _document(
+    kept: list[TraceOfRank],
+    nodes: list[Node],
+    clocks: list[Clock],
+    began: float,
+    limit: int,
+    trouble: str | None,
+) -> dict[str, Any]:
+    """Return what the file says of all ranks; of rank 0 alone if there was trouble.
+
+    There are `clocks` of several nodes, if they are known.
+    """
+    size, several = sum(node.ranks for node in nodes), len(nodes) > 1
+    owners = [i for i, node in enumerate(nodes) for _ in range(node.ranks)]
+    events: list[dict[str, Any]] = []
+    dropped: dict[str, int] = {}
+    for rank, of_rank in enumerate(kept):
+        node = owners[rank]
+        process = node + 1 if several else os.getpid()  # pids of machines may be alike
+        clock = clocks[node].here if clocks else float
+        label, role = f"rank {rank}", ""
+        if not rank or owners[rank - 1] != node:
+            role = f" (master of node {node})" if rank else " (master)"
+            events += _named_process(node, nodes, process)
+        rows = [(rank, label, label + role, of_rank.events, of_rank.dropped)]
+        if of_rank.between is not None:
+            label = f"node {node}"
+            name = f"{label}, with other nodes"
+            rows.append((size + node, label, name, *of_rank.between))
+        for thread, label, name, found, lost in rows:
+            dropped[label] = lost
+            place = {"pid": process, "tid": thread}
+            events.append(_told_name("thread_name", place, name=name))
+            events.append(_told_name("thread_sort_index", place, sort_index=thread))
+            events += _of_row(found, place, clock, began)
+    other = {"ranks": size, "limit per rank": limit, "dropped": dropped}
+    if several:
+        other["nodes"] = _told_of_nodes(nodes, clocks)
+    if trouble is not None:
+        other["incomplete"] = f"rank 0 only: {trouble}"
     return {"traceEvents": events, "displayTimeUnit": "ms", "otherData": other}
 
 
-def _rows(traced: Traced) -> Iterator[Row]:
-    size = sum(node.ranks for node in traced.nodes)
-    owners = [i for i, node in enumerate(traced.nodes) for _ in range(node.ranks)]
-    for rank, kept in enumerate(traced.kept):
-        node = owners[rank]
-        process = _process(node, traced.nodes)
-        clock = traced.clocks[node].here if traced.clocks else float
-        label, master = f"rank {rank}", "" if rank else " (master)"
-        if rank and owners[rank - 1] != node:
-            master = f" (master of node {node})"
-        of_rank = kept.events, kept.dropped, clock
-        yield Row(process, rank, label + master, label, *of_rank)
-        if kept.between is not None:
-            label = f"node {node}"
-            name = f"{label}, with other nodes"
-            yield Row(process, size + node, name, label, *kept.between, clock)
+def _named_process(node: int, nodes: list[Node], process: int) -> Iterator[dict]:
+    found, place = nodes[node], {"pid": process, "tid": 0}
+    if len(nodes) == 1:
+        yield _told_name("process_name", place, name=f"synk, {found.ranks} ranks")
+        return
+    name = f"synk, node {node} on {found.host}, {count(found.ranks, 'rank')}"
+    yield _told_name("process_name", place, name=name)
+    yield _told_name("process_sort_index", place, sort_index=node)
 
 
-def _process(node: int, nodes: list[Node]) -> int:
-    """Return a node's number as a process: on several machines pids may be alike."""
-    return node + 1 if len(nodes) > 1 else os.getpid()
+def _told_name(what: str, place: dict[str, int], **args: Any) -> dict[str, Any]:
+    return {"ph": "M", "name": what, **place, "args": args}
 
 
-def _names(nodes: list[Node], rows: list[Row]) -> Iterator[dict[str, Any]]:
-    known = {row.process for row in rows}
-    for i, node in enumerate(nodes):
-        process = _process(i, nodes)
-        if process not in known:
-            continue
-        if len(nodes) == 1:
-            yield _name("process_name", process, 0, name=f"synk, {node.ranks} ranks")
-            continue
-        name = f"synk, node {i} on {node.host}, {count(node.ranks, 'rank')}"
-        yield _name("process_name", process, 0, name=name)
-        yield _name("process_sort_index", process, 0, sort_index=i)
-    for row in rows:
-        place = row.process, row.thread
-        yield _name("thread_name", *place, name=row.name)
-        yield _name("thread_sort_index", *place, sort_index=row.thread)
+def _of_row(
+    events: list[tuple],
+    place: dict[str, int],
+    clock: Callable[[float], float],
+    began: float,
+) -> Iterator[dict[str, Any]]:
+    """Yield the events of a row; `clock` returns a time of node 0 for one of theirs."""
+    found = [TraceEvent(*event) for event in events]
+    # What encloses others first, as the format wants events of one start.
+    found.sort(key=lambda event: (event.start, -event.end))
+    for event in found:
+        times = clock(event.start), clock(event.end)
+        # In whole nanoseconds: what lies within an event does so after rounding.
+        start, end = (round((time - began) * 1e9) for time in times)
+        of_event = {"ph": "X", "name": event.name, "cat": event.category, **place}
+        when = {"ts": start / 1000, "dur": (end - start) / 1000}
+        yield {**of_event, **when, "args": event.args}
 
 
-def _told_of_nodes(traced: Traced) -> dict[str, Any]:
+def _told_of_nodes(nodes: list[Node], clocks: list[Clock]) -> dict[str, Any]:
     told: dict[str, Any] = {}
-    for i, node in enumerate(traced.nodes):
+    for i, node in enumerate(nodes):
         told[f"node {i}"] = of_node = {"host": node.host, "ranks": node.ranks}
-        if traced.clocks:
-            clock = traced.clocks[i]
-            of_node["seconds ahead of node 0, at begin and end"] = clock.ahead
-            of_node["seconds of error, at most"] = clock.error
+        if clocks:
+            of_node["seconds ahead of node 0, at begin and end"] = clocks[i].ahead
+            of_node["seconds of error, at most"] = clocks[i].error
     return told
-
-
-def _name(what: str, process: int, thread: int, **args: Any) -> dict[str, Any]:
-    return {"ph": "M", "name": what, "pid": process, "tid": thread, "args": args}
-
-
-def _complete(event: TraceEvent, row: Row, began: float) -> dict[str, Any]:
-    times = row.clock(event.start), row.clock(event.end)
-    # In whole nanoseconds, so that what lies within an event does so after rounding.
-    start, end = (round((time - began) * 1e9) for time in times)
-    return {
-        "ph": "X",
-        "name": event.name,
-        "cat": event.category,
-        "pid": row.process,
-        "tid": row.thread,
-        "ts": start / 1000,
-        "dur": (end - start) / 1000,
-        "args": event.args,
-    }

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from .facts import (
     Bits,
     Calls,
     CallsAlone,
-    DrawFacts,
     Exchanges,
     Facts,
     Held,
     NodeFacts,
-    Origin,
     Output,
     PlanTimes,
     Reduced,
@@ -40,37 +37,6 @@ class Sentence(NamedTuple):
     text: str
 
 
-@dataclass(frozen=True)
-class Description:
-    """All that is said of a function, in the order in which the text says it.
-
-    Attributes
-    ----------
-    title : str
-    calls : list of Sentence
-        What a call does, and how many there were.
-    times : list of Sentence
-        What is known of times beside the ranks' phases, which are bars; see `shown`.
-    verdict : str or None
-        The last sentence, if there is one.
-    """
-
-    title: str
-    calls: list[Sentence]
-    times: list[Sentence]
-    verdict: str | None
-
-
-def describe(facts: Facts) -> Description:
-    """Return what is said of a function."""
-    return Description(
-        head(facts),
-        [*_plan(facts), *_all_calls(facts)],
-        list(_times(facts)),
-        f"{facts.verdict}." if facts.verdict else None,
-    )
-
-
 def head(facts: Facts) -> str:
     """Return the function's name, and how many ranks there are."""
     where = "not forked" if facts.ranks is None else count(facts.ranks, "rank")
@@ -79,9 +45,9 @@ def head(facts: Facts) -> str:
     return f"{short(facts.name)}: {where}"
 
 
-def _plan(facts: Facts) -> Iterator[Sentence]:
-    """Say what a call is going to do."""
-    for role, variables in vars(facts.inputs).items():
+def said_of_calls(facts: Facts) -> Iterator[Sentence]:
+    """Say what a call is going to do, and how many there were."""
+    for role, variables in facts.inputs.items():
         if variables:
             texts = [f"{short(var.name)} {var.type}" for var in variables]
             yield Sentence(role, ", ".join(texts))
@@ -96,7 +62,11 @@ def _plan(facts: Facts) -> Iterator[Sentence]:
     if facts.repeated is not None:
         yield Sentence("repeated", _repeated(facts.repeated))
     for draw in facts.draws[:_MOST]:
-        yield Sentence("draws", _drawn(draw))
+        which = "each rank draws those of its rows"
+        if draw.ranks_draw == "all rows":
+            which = "every rank draws those of all rows, and keeps its own"
+        text = f"{draw.name}{_in(draw.made)} for rows: {which}"
+        yield Sentence("draws", text)
     if facts.own_statistics:
         texts = [f"{short(one.name)}{_at(one.made)}" for one in facts.own_statistics]
         yield Sentence("local", f"{', '.join(first(texts))}: of each rank's own rows")
@@ -126,10 +96,18 @@ def _plan(facts: Facts) -> Iterator[Sentence]:
     if (shapes := facts.shapes_compiled) is not None:
         text = f"by JAX, on rank 0 for {count(shapes, 'shape')} of arguments"
         yield Sentence("compiled", text)
+    if facts.calls is not None or facts.calls_alone is None:
+        yield Sentence("calls", _calls(facts.calls))
+    if (alone := facts.calls_alone) is not None:
+        text = f"{_counted(alone)} by rank 0 alone"
+        if alone.counted:
+            mean = milliseconds(alone.milliseconds)
+            text += f"; {number(alone.rows)} rows; mean {mean}"
+        yield Sentence("calls", text)
 
 
-def _times(facts: Facts) -> Iterator[Sentence]:
-    """Say what is known of times beside the ranks' phases."""
+def said_of_times(facts: Facts) -> Iterator[Sentence]:
+    """Say what is known of times beside the ranks' phases, which are bars."""
     yield from _listed("exchanged", _between_nodes(facts.nodes))
     calls, speed_up, serial = facts.calls, facts.speed_up, facts.serial
     if calls is not None and calls.ranks and not calls.all_ranks_known:
@@ -212,26 +190,15 @@ def _reduced(value: Reduced) -> str:
 
 
 def _repeated(found: Repeated) -> str:
-    by: list[Origin] = found.by
-    needed = first([f"{op.name}{_in(op.made)}" for op in by], _FEW)
-    verb = "needs" if len(by) == 1 else "need"
+    needed = first([f"{op.name}{_in(op.made)}" for op in found.by], _FEW)
+    verb = "needs" if len(found.by) == 1 else "need"
     text = f"{', '.join(needed)} {verb} all rows, {nbytes(found.bytes)}"
     if found.ops:
-        text += (
-            f": every rank computes {found.ops} of the {found.of} Ops on rows from all"
-            " of them"
-        )
+        some_of = f"{found.ops} of the {found.of} Ops on rows"
+        text += f": every rank computes {some_of} from all of them"
     if found.milliseconds is None:
         return text
     return f"{text}; in up to {milliseconds(found.milliseconds)} of a call"
-
-
-def _drawn(draw: DrawFacts) -> str:
-    which = {
-        "own rows": "each rank draws those of its rows",
-        "all rows": "every rank draws those of all rows, and keeps its own",
-    }
-    return f"{draw.name}{_in(draw.made)} for rows: {which[draw.ranks_draw]}"
 
 
 def _held(held: Held) -> str:
@@ -262,18 +229,6 @@ def _plan_times(plan: PlanTimes) -> str:
     if plan.first_call is not None:
         text += f", the first call {plan.first_call:.1f} s"
     return text + "; makes the calls" * plan.is_best
-
-
-def _all_calls(facts: Facts) -> Iterator[Sentence]:
-    """Say what calls there were, on all ranks or on one."""
-    if facts.calls is not None or facts.calls_alone is None:
-        yield Sentence("calls", _calls(facts.calls))
-    if (alone := facts.calls_alone) is not None:
-        text = f"{_counted(alone)} by rank 0 alone"
-        if alone.counted:
-            mean = milliseconds(alone.milliseconds)
-            text += f"; {number(alone.rows)} rows; mean {mean}"
-        yield Sentence("calls", text)
 
 
 def _counted(calls: Calls | CallsAlone) -> str:
@@ -367,12 +322,10 @@ def nbytes(value: int | None) -> str:
     >>> nbytes(12), nbytes(20_480), nbytes(2_543_000), nbytes(None)
     ('12 B', '20.5 kB', '2.54 MB', '? B')
     """
-    if value is None:
-        return "? B"
     for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if value >= size:
+        if value is not None and value >= size:
             return f"{value / size:.3g} {unit}"
-    return f"{value} B"
+    return f"{'?' if value is None else value} B"
 
 
 def first(texts: list[str], most: int = _MOST, what: str = "") -> list[str]:

@@ -15,6 +15,7 @@ is to be shown, there is no thread.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import sys
@@ -89,62 +90,45 @@ class Notice:
 
     def __init__(self, describe: Callable[[], str]) -> None:
         self._describe = describe
-        self._line: _Line | None = None
+        self._thread: threading.Thread | None = None  # while a line may be written
 
     def begin(self) -> None:
         """Note that something is compiled from now on, if that is not known yet."""
-        if self._line is None and is_shown(sys.stderr):
-            self._line = _Line(self._describe(), sys.stderr)
+        if self._thread is None and is_shown(sys.stderr):
+            self._what, self._stream = self._describe(), sys.stderr
+            self._in_place = is_watched(self._stream)
+            self._start, self._width = monotonic(), 0
+            self._ended = threading.Event()
+            self._thread = threading.Thread(
+                target=self._run, name="synk compile notice", daemon=True
+            )
+            self._thread.start()
 
     def end(self, failed: bool = False) -> None:
-        """Note that it has been compiled, or could not be."""
-        line, self._line = self._line, None
-        if line is not None:
-            line.end(failed)
+        """Note that it has been compiled, or could not be: end thread and line."""
+        thread, self._thread = self._thread, None
+        if thread is None:
+            return
+        self._ended.set()
+        thread.join()
+        if self._width:
+            self._write("stopped compiling" if failed else "compiled", last=True)
 
     def __enter__(self) -> Notice:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if self._line is not None:
-            self.end(kind is not None)
-
-
-class _Line:
-    """One line, and the thread that writes it."""
-
-    def __init__(self, what: str, stream: Any) -> None:
-        self._what, self._stream = what, stream
-        self._in_place = is_watched(stream)
-        self._start = monotonic()
-        self._width = 0
-        self._ended = threading.Event()
-        self._thread = threading.Thread(
-            target=self._run, name="synk compile notice", daemon=True
-        )
-        self._thread.start()
+        self.end(kind is not None)
 
     def _run(self) -> None:
-        if self._ended.wait(AFTER):
-            return
-        self._write("compiling", f"{self._seconds:.0f} s")
-        while self._in_place and not self._ended.wait(EVERY):
-            self._write("compiling", f"{self._seconds:.0f} s")
+        after: float | None = AFTER
+        while not self._ended.wait(after):
+            self._write("compiling")
+            after = EVERY if self._in_place else None
 
-    def end(self, failed: bool) -> None:
-        """End the thread, and the line if there is one."""
-        self._ended.set()
-        self._thread.join()
-        if self._width:
-            verb = "stopped compiling" if failed else "compiled"
-            self._write(verb, f"{self._seconds:.1f} s", last=True)
-
-    @property
-    def _seconds(self) -> float:
-        return monotonic() - self._start
-
-    def _write(self, verb: str, seconds: str, last: bool = False) -> None:
-        start, end = f"synk: {verb} ", f": {seconds}"
+    def _write(self, verb: str, last: bool = False) -> None:
+        seconds = monotonic() - self._start
+        start, end = f"synk: {verb} ", f": {seconds:.{int(last)}f} s"
         text = start + self._what + end
         if self._in_place:
             # A line that the terminal breaks could not be rewritten.
@@ -154,8 +138,6 @@ class _Line:
                 text = f"{start}{self._what[:kept]}...{end}"
             text = "\r" + text.ljust(self._width)
         self._width = max(len(text.lstrip("\r")), 1)
-        try:
+        with contextlib.suppress(OSError, ValueError):  # closed: whoever looked is gone
             self._stream.write(text + "\n" * (last or not self._in_place))
             self._stream.flush()
-        except (OSError, ValueError):
-            pass  # closed meanwhile: whoever looked has gone

@@ -73,64 +73,30 @@ class Timed(NamedTuple):
     cores: int
 
 
+@dataclass(slots=True, eq=False)
 class Times:
-    """The times of one function on one rank.
+    """The times of one function on one rank; `label` is what a trace calls it."""
 
-    Parameters
-    ----------
-    label : str
-        What the function is called in a trace.
-
-    Attributes
-    ----------
-    seconds : list of float
-        By phase, of all counted calls.
-    counted, left_out : int
-        Calls that came to their end: those whose time was counted, and others.
-    rows : int
-        Of this rank in all counted calls.
-    launches : int
-        In the master: calls of counted launches; a run has many.
-    launched : float
-        In the master: seconds of counted launches, from the user's call to its return.
-    between : list of float
-        In the master of one of several nodes, of counted calls: exchanges with other
-        nodes, seconds until all masters had met for them, and bytes that it has sent.
-    """
-
-    __slots__ = (
-        "_before",
-        "_began",
-        "_last",
-        "_skipped",
-        "between",
-        "counted",
-        "is_fresh",
-        "label",
-        "launched",
-        "launches",
-        "left_out",
-        "row_bytes",
-        "rows",
-        "seconds",
-        "share",
-        "tracer",
-    )
-
-    def __init__(self, label: str = "") -> None:
-        self.label = label
-        self.row_bytes = 0
-        self.seconds = [0.0] * len(PHASES)
-        self.between = [0.0, 0.0, 0.0]
-        self.counted = self.left_out = self.rows = self.launches = 0
-        self.launched = 0.0
-        self.share = 0
-        self.tracer: Tracer | None = None
-        self.is_fresh = False
-        self._before: tuple[list[float], list[float]] | None = None
-        self._began = self._last = 0.0
-        # When calls that do not count began and ended, since the last launch ended.
-        self._skipped: list[tuple[float, float]] = []
+    label: str = ""
+    row_bytes: int = 0
+    seconds: list[float] = field(default_factory=lambda: [0.0] * len(PHASES))
+    """By phase, of all counted calls."""
+    between: list[float] = field(default_factory=lambda: [0.0, 0.0, 0.0])
+    """In the master of one of several nodes, of counted calls: exchanges with other
+    nodes, seconds until all masters had met for them, and bytes that it has sent."""
+    counted: int = 0
+    left_out: int = 0  # calls that came to their end, too
+    rows: int = 0  # of this rank in all counted calls
+    launches: int = 0  # in the master: calls of counted launches; a run has many
+    launched: float = 0.0  # and their seconds, from the user's call to its return
+    share: int = 0
+    tracer: Tracer | None = None
+    is_fresh: bool = False
+    _before: tuple[list[float], list[float]] | None = None
+    _began: float = 0.0
+    _last: float = 0.0
+    # When calls that do not count began and ended, since the last launch ended.
+    _skipped: list[tuple[float, float]] = field(default_factory=list)
 
     def begin(self, start: float, share: int, tracer: Tracer | None) -> None:
         """Begin a call of so many rows; `start` is when its first phase began."""
@@ -187,12 +153,10 @@ class Times:
 
     def end(self, phase: int, detail: Any = None) -> None:
         """Count the last phase, and with it a call."""
-        now = perf_counter()
-        self.seconds[phase] += now - self._last
+        self.spent(phase, detail)
+        now = self._last
         if self.tracer is not None:
-            self._trace(PHASES[phase], self._last, now, detail)
             self._trace("call", self._began, now)
-        self._last = now
         if self.is_fresh:
             assert self._before is not None
             self.seconds[:], self.between[:] = self._before
@@ -264,34 +228,18 @@ WAIT_FROM = 20e-6
 
 @dataclass
 class ExchangeTimes:
-    """The exchanges of one rank, of all steps of a function under a rule.
-
-    Attributes
-    ----------
-    nbytes : int
-        Of the parameters that are exchanged.
-    counted : int
-        Exchanges that the rank has taken part in.
-    seconds, waiting : float
-        Spent on them, and of these waiting for other ranks.
-    waits : int
-        How often it has waited, for longer than `WAIT_FROM`.
-    staleness, most_stale : int
-        How many moves of the centre the rank's parameters were old: in all, and most.
-    tracer : Tracer or None
-        While a trace is on; `label` is the function there.
-    """
+    """The exchanges of one rank, of all steps of a function under a rule."""
 
     rule: str
-    nbytes: int
+    nbytes: int  # of the parameters that are exchanged
     counted: int = 0
     seconds: float = 0.0
-    waiting: float = 0.0
-    waits: int = 0
-    staleness: int = 0
+    waiting: float = 0.0  # of these, for other ranks
+    waits: int = 0  # longer than `WAIT_FROM`
+    staleness: int = 0  # how many moves of the centre parameters were old, in all
     most_stale: int = 0
     tracer: Tracer | None = field(default=None, repr=False)
-    label: str = ""
+    label: str = ""  # the function, in a trace
 
     def count(self, staleness: int = 0) -> None:
         """Count an exchange."""
@@ -308,9 +256,8 @@ class ExchangeTimes:
         finally:
             end = perf_counter()
             self.seconds += end - start
-            if self.tracer is not None:
-                args = {"step": step, "staleness": self.staleness - stale}
-                self._trace("exchange", start, end, **args)
+            args = {"step": step, "staleness": self.staleness - stale}
+            self._trace("exchange", start, end, **args)
 
     @contextlib.contextmanager
     def wait(self) -> Iterator[None]:
@@ -321,10 +268,9 @@ class ExchangeTimes:
         self.waiting += end - start
         if end - start >= WAIT_FROM:
             self.waits += 1
-            if self.tracer is not None:
-                self._trace("wait", start, end)
+            self._trace("wait", start, end)
 
     def _trace(self, name: str, start: float, end: float, **args: Any) -> None:
-        assert self.tracer is not None
         args = {"function": self.label, **args}
-        self.tracer.keep(TraceEvent(name, "exchange", start, end, args))
+        if self.tracer is not None:
+            self.tracer.keep(TraceEvent(name, "exchange", start, end, args))
