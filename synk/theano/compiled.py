@@ -21,8 +21,6 @@ from pytensor.link.basic import Container
 from pytensor.tensor.sharedvar import TensorSharedVariable
 from pytensor.tensor.type import DenseTensorType
 
-__all__ = ["Compiled", "Filled", "In", "Param", "Slot", "as_theanos", "plain"]
-
 _NOT_GIVEN = object()
 
 
@@ -78,47 +76,33 @@ def Param(
 
 @dataclass(frozen=True)
 class Slot:
-    """An argument of a call: an input of the function, or one that has a state.
-
-    Attributes
-    ----------
-    required, implicit : bool
-        Whether a call must give it, or may not.
-    state : SharedVariable, optional
-        What holds its value.
-    default : object
-        What its state is set back to after each call; None if it stays.
-    given : In, optional
-        What was given for it, if that was not the variable itself.
-    """
+    """An argument of a call: an input of the function, or one that has a state."""
 
     variable: Any
     name: str | None
-    required: bool = True
-    implicit: bool = False
-    state: SharedVariable | None = None
-    default: Any = None
-    given: Any = None
+    required: bool = True  # a call must give it
+    implicit: bool = False  # a call may not
+    state: SharedVariable | None = None  # what holds its value
+    default: Any = None  # what its state is set back to after each call, if it is
+    given: Any = None  # the `In`, if it was not the variable itself
 
     @classmethod
     def of(cls, given: Any, allow_downcast: bool | None) -> Slot:
         """Return the slot of an input, as it is given to `function`."""
         if not isinstance(given, _In):
             return cls(given, getattr(given, "name", None))
-        value = getattr(given, "value", None)
         slot = cls(given.variable, given.name, given=given)
-        if isinstance(value, SharedVariable):
-            return replace(
-                slot, required=False, implicit=bool(given.implicit), state=value
-            )
+        value = getattr(given, "value", None)
         has_update = getattr(given, "update", None) is not None
         if value is None and not has_update:
             return slot
+        state, default = value, None
+        if not isinstance(value, SharedVariable):
+            state = slot._new_state(value, allow_downcast)
+            if not has_update and not isinstance(value, Container):
+                default = state.get_value()
         slot = replace(slot, required=value is None, implicit=bool(given.implicit))
-        state = slot._new_state(value, allow_downcast)
-        if has_update or isinstance(value, Container):
-            return replace(slot, state=state)
-        return replace(slot, state=state, default=state.get_value())
+        return replace(slot, state=state, default=default)
 
     def _new_state(self, value: Any, allow_downcast: bool | None) -> SharedVariable:
         kind, nothing = self.variable.type, None
@@ -249,23 +233,25 @@ def plain(made: Any) -> Any:
 class Filled(_LookedInto):
     """A compiled function some of whose inputs have states, or outputs with names.
 
-    Parameters
-    ----------
-    compiled : Compiled
-        Takes the inputs that have no state, in their order.
-    slots : list of Slot
-        All inputs.
-    names : list of str, optional
-        Of the outputs, which are returned as a dict then.
+    `compiled` takes the inputs that have no state, in their order; `slots` are all.
+    Outputs with `names` are returned as a dict.
     """
 
     def __init__(
         self, compiled: Any, slots: Sequence[Slot], names: list[str] | None
     ) -> None:
-        self._compiled = compiled
-        self._slots = list(slots)
-        self._names = names
-        self._held = self._containers()
+        self._compiled, self._slots, self._names = compiled, list(slots), names
+        inside, self._held = compiled.container, _Containers()
+        for place, slot in enumerate(slots):
+            state = slot.variable if slot.state is None else slot.state
+            # A state that the graph does not use is not inside.
+            held = inside.get(state)
+            if held is None and slot.state is not None:
+                held = slot.state.container
+            self._held.add(held, slot.name, slot.variable, state, place)
+        for variable, container in inside.items():
+            if isinstance(variable, Variable):
+                self._held.add(container, variable.name, variable)
 
     def __reduce__(self) -> Any:
         return Filled, (self._compiled, self._slots, self._names)
@@ -313,20 +299,6 @@ class Filled(_LookedInto):
     def container(self) -> _Containers:
         """What holds the value of each input and shared variable."""
         return self._held
-
-    def _containers(self) -> _Containers:
-        inside, found = self._compiled.container, _Containers()
-        for place, slot in enumerate(self._slots):
-            state = slot.variable if slot.state is None else slot.state
-            # A state that the graph does not use is not inside.
-            held = inside.get(state)
-            if held is None and slot.state is not None:
-                held = slot.state.container
-            found.add(held, slot.name, slot.variable, state, place)
-        for variable, container in inside.items():
-            if isinstance(variable, Variable):
-                found.add(container, variable.name, variable)
-        return found
 
     def copy(
         self, share_memory: bool = False, swap: dict | None = None, **options: Any

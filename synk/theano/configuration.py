@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import warnings
+from collections.abc import Iterator
 from typing import Any, Self
 
 import numpy as np
@@ -95,8 +96,7 @@ class Config:
                 return getattr(pytensor.config, there)
             if name in self._own:
                 return self._own[name]
-            grouped = *self._own, *(n.replace("__", ".") for n in dir(pytensor.config))
-            if any(key.startswith(f"{name}.") for key in grouped):
+            if any(key.startswith(f"{name}.") for key in self._names()):
                 return _Group(self, name)
         raise AttributeError(
             f"theano.config has no option {name!r}; print(theano.config) lists them",
@@ -122,14 +122,16 @@ class Config:
         else:
             raise AttributeError(f"theano.config has no option {name!r}", name=name)
 
-    def _known(self) -> list[str]:
-        return sorted({*self._own, *_pytensor_options()})
+    def _names(self) -> Iterator[str]:
+        """Go through all names; values may take a compiler to find out."""
+        yield from self._own
+        yield from (name.replace("__", ".") for name in dir(pytensor.config))
 
     def __dir__(self) -> list[str]:
-        return self._known()
+        return sorted({*self._own, *_pytensor_options()})
 
     def __str__(self) -> str:
-        return "\n".join(f"{name} = {self._get(name)!r}" for name in self._known())
+        return "\n".join(f"{name} = {self._get(name)!r}" for name in dir(self))
 
     def change_flags(self, args: Any = (), **kwargs: Any) -> change_flags:
         """Return a context manager and decorator that sets options for a while."""
@@ -185,19 +187,13 @@ def _set(name: str, there: str, value: Any) -> None:
         )
 
 
-def _pytensor_options() -> list[str]:
-    return [
-        name
-        for name in dir(pytensor.config)
-        if not name.startswith("_") and "__" not in name and _is_option(name)
-    ]
-
-
-def _is_option(name: str) -> bool:
-    try:
-        return not callable(getattr(pytensor.config, name))
-    except Exception:  # an option that asks for a compiler that is not there
-        return False
+def _pytensor_options() -> Iterator[str]:
+    for name in dir(pytensor.config):
+        if not name.startswith("_") and "__" not in name:
+            # One may ask for a compiler that is not there.
+            with contextlib.suppress(Exception):
+                if not callable(getattr(pytensor.config, name)):
+                    yield name
 
 
 def _pytensor_name(name: str) -> str | None:
@@ -205,11 +201,7 @@ def _pytensor_name(name: str) -> str | None:
     if name.startswith("_") or name in ONLY_THEANO:
         return None
     name = name.replace(".", "__")
-    return name if hasattr(type(pytensor.config), name) or _is_set(name) else None
-
-
-def _is_set(name: str) -> bool:
-    return hasattr(pytensor.config, name) and _is_option(name)
+    return name if hasattr(type(pytensor.config), name) else None
 
 
 def _asarray(a: Any, dtype: Any, order: Any = None) -> np.ndarray:

@@ -15,8 +15,6 @@ import warnings
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-import pytensor
-
 
 def flags_of(text: str) -> Iterator[tuple[str, str | None]]:
     """Go through ``name=value,name=value``; of what has no value, it is None."""
@@ -37,19 +35,14 @@ def theanorc_files(environment: Mapping[str, str]) -> list[str]:
     return [os.path.expanduser(path) for path in paths if path]
 
 
-def _known_to_files() -> dict[str, str]:
-    """Return what files may say in ``%(USER)s`` and the like."""
-    known = {name: os.environ.get(name, "") for name in ("TMPDIR", "TEMP", "TMP")}
-    home = os.path.basename(os.path.expanduser("~"))
-    known |= {"USER": os.environ.get("USER", home), "PID": str(os.getpid())}
-    known["LSCRATCH"] = os.environ.get("LSCRATCH", "")
-    known["TMPDIR"] = known["TMPDIR"] or tempfile.gettempdir()
-    return {name.replace("%", "%%"): v.replace("%", "%%") for name, v in known.items()}
-
-
 def _options_of(path: str) -> Iterator[tuple[str, str]]:
     """Go through the options of a file: ``floatX``, ``nvcc.fastmath``."""
-    given = _known_to_files()
+    # What files may say in ``%(USER)s`` and the like.
+    home = os.path.basename(os.path.expanduser("~"))
+    given = {"USER": home, "TMPDIR": tempfile.gettempdir()}
+    for name in ("TMPDIR", "TEMP", "TMP", "LSCRATCH", "USER"):
+        given[name] = os.environ.get(name, given.get(name, "")).replace("%", "%%")
+    given["PID"] = str(os.getpid())
     parser = configparser.ConfigParser(given)
     parser.read(path)
     for section in parser.sections():
@@ -73,9 +66,7 @@ def read_files(config: Any, paths: list[str], flags: str = "") -> None:
     """
     left = {name for name, _ in flags_of(flags)} | _of_pytensor_flags()
     left = {name.replace("__", ".").lower() for name in left}
-    # PyTensor's are not asked for their values: to find one out may take a compiler.
-    names = *config._own, *(name.replace("__", ".") for name in dir(pytensor.config))
-    spelled = {name.lower(): name for name in names}
+    spelled = {name.lower(): name for name in config._names()}
     for path in paths:
         try:
             options = dict(_options_of(path))

@@ -257,18 +257,6 @@ pool_2d = _pooling(nn.pool_2d)
 pool_3d = _pooling(nn.pool_3d)
 
 
-def max_pool_2d(
-    input: Any,
-    ds: Any,
-    ignore_border: bool | None = None,
-    st: Any = None,
-    padding: Any = None,
-    mode: str = "max",
-) -> Any:
-    """Pool as `theano.tensor.signal.downsample.max_pool_2d`."""
-    return pool_2d(input, ds, ignore_border, st, padding, mode)
-
-
 def max_pool_2d_same_size(input: Any, patch_size: Any) -> Any:
     """Return `input` with all but the largest element of each window set to 0."""
     input = pt.as_tensor_variable(input)

@@ -7,17 +7,16 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytensor
-from pytensor.compile import Out, SharedVariable, UnusedInputError
+from pytensor.compile import SharedVariable, UnusedInputError
 from pytensor.graph.replace import clone_replace
 
+from ..also_named import also_named
 from ..engines import engine_for
 from ..engines.conversions import own_mode
 from ..engines.numba_code import ignoring
 from ..engines.plain_functions import show_numpys
-from .compiled import Filled, In, Param, Slot, as_theanos
+from .compiled import Filled, Slot, as_theanos
 from .pytensor_versions import ADVICE, DEBUGMODE, NANGUARDMODE, first_of
-
-__all__ = ["In", "Out", "Param", "SharedVariable", "function", "pfunc", "shared"]
 
 
 def _mode_of(mode: Any) -> Any:
@@ -48,19 +47,8 @@ def function(
 ) -> Any:
     """Compile a graph; ``pytensor.function`` with Theano's arguments.
 
-    Parameters
-    ----------
-    inputs : list of Variable, In or Param
-        What a call takes.
-    outputs : Variable, list of Variable, or dict of str to Variable, optional
-        What a call returns.
-    mode : str or Mode, optional
-        ``"DebugMode"``, ``"NanGuardMode"``, or what PyTensor takes.
-    updates, givens : dict or list of pairs, optional
-        New values of shared variables, and substitutions in the graph.
-    no_default_updates, accept_inplace, name, rebuild_strict, allow_input_downcast,
-    profile, on_unused_input
-        As in PyTensor.
+    Inputs are a list of variables, `In` or `Param`; outputs may be a dict, which calls
+    return then. `mode` is ``"DebugMode"``, ``"NanGuardMode"``, or what PyTensor takes.
     """
     if not isinstance(inputs, list | tuple):
         raise TypeError(
@@ -115,9 +103,7 @@ def _pairs(given: Any) -> list[tuple[Any, Any]]:
     return list(given.items() if isinstance(given, Mapping) else given)
 
 
-def pfunc(params: Any, *args: Any, **kwargs: Any) -> Any:
-    """Compile a graph: `function`, whose inputs are called `params`."""
-    return function(params, *args, **kwargs)
+pfunc = also_named("params", "inputs")(function)
 
 
 def shared(

@@ -153,8 +153,5 @@ def _stand_in(module: str, name: str, error: type[Exception], message: str) -> A
     body: dict[str, Any] = {"__module__": place, "__doc__": message}
     if name.endswith(("Type", "Variable", "Constant")):
         return type(name, (), {**body, "__init__": used})
-
-    def __init__(self: Any, *_: Any, **__: Any) -> None:
-        pass
-
-    return type(name, (), {**body, "__init__": __init__, "__call__": used})
+    made = {"__init__": lambda self, *_, **__: None, "__call__": used}
+    return type(name, (), body | made)

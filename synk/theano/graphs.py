@@ -83,38 +83,14 @@ def inputs(
 # -- theano.gradient
 
 
-def Lop(
-    f: Any,
-    wrt: Any,
-    eval_points: Any,
-    consider_constant: Any = None,
-    disconnected_inputs: str = "raise",
-) -> Any:
+def Lop(f: Any, wrt: Any, eval_points: Any, *args: Any, **kwargs: Any) -> Any:
     """Return `eval_points` times the Jacobian of `f` with respect to `wrt`."""
-    return pullback(
-        f,
-        wrt,
-        eval_points,
-        consider_constant=consider_constant,
-        disconnected_inputs=disconnected_inputs,
-    )
+    return pullback(f, wrt, eval_points, *args, **kwargs)
 
 
-def Rop(
-    f: Any,
-    wrt: Any,
-    eval_points: Any,
-    disconnected_outputs: str = "raise",
-    return_disconnected: str = "zero",
-) -> Any:
+def Rop(f: Any, wrt: Any, eval_points: Any, *args: Any, **kwargs: Any) -> Any:
     """Return the Jacobian of `f` with respect to `wrt` times `eval_points`."""
-    return pushforward(
-        f,
-        wrt,
-        eval_points,
-        disconnected_outputs=disconnected_outputs,
-        return_disconnected=return_disconnected,
-    )
+    return pushforward(f, wrt, eval_points, *args, **kwargs)
 
 
 # -- theano.printing
@@ -151,11 +127,7 @@ class MonitorMode(_MonitorMode):
     """
 
     def __init__(
-        self,
-        pre_func: Callable | None = None,
-        post_func: Callable | None = None,
-        *args: Any,
-        **kwargs: Any,
+        self, pre_func: Any = None, post_func: Any = None, *args: Any, **kwargs: Any
     ) -> None:
         functions = _with_graph(pre_func), _with_graph(post_func)
         super().__init__(*functions, *args, **kwargs)

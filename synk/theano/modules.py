@@ -28,13 +28,17 @@ PLACE = f"{OURS}:"
 
 _GRADIENT = ".graphs:Lop,Rop pytensor.gradient:consider_constant=zero_grad"
 _SCAN = ".loops:foldl,foldr,map,reduce,scan"
-_FUNCTIONS = ".functions:In,Out,Param,SharedVariable,function,pfunc,shared"
-_NORMALIZATION = (
-    "batch_normalization,batch_normalization_test,batch_normalization_train"
+_FUNCTIONS = (
+    ".functions:function,pfunc,shared .compiled:In,Param"
+    " pytensor.compile:Out,SharedVariable"
 )
-_SIGMOIDS = "hard_sigmoid,sigmoid,softplus,ultra_fast_sigmoid"
+_NORMALIZATION = (
+    "synk.nn:batch_normalization_test,batch_normalization_train"
+    " .networks:batch_normalization"
+)
+_SIGMOIDS = "pytensor.tensor:sigmoid,softplus .networks:hard_sigmoid,ultra_fast_sigmoid"
 _NETWORKS = (
-    f".networks:{_NORMALIZATION},{_SIGMOIDS},binary_crossentropy,"
+    f"{_NORMALIZATION} {_SIGMOIDS},binary_crossentropy,"
     "categorical_crossentropy,confusion_matrix,crossentropy_categorical_1hot,"
     "crossentropy_softmax_argmax_1hot_with_bias,elu,h_softmax,logsoftmax,relu,selu,"
     "sigmoid_binary_crossentropy,softmax,softsign"
@@ -49,7 +53,8 @@ _ABSTRACT = (
 _VARIABLES = "col,matrix,row,scalar,tensor,tensor3,tensor4,tensor5,vector"
 
 SOURCES = {
-    "": ".functions:In,Out,Param,SharedVariable,clone,function,shared"
+    "": ".functions:clone,function,shared .compiled:In,Param"
+    " pytensor.compile:Out,SharedVariable"
     f" .configuration:_asarray,change_flags,config {_SCAN} .graphs:Lop,Rop,Variable"
     " .tensors:dot .pytensor_versions:OrderedUpdates"
     " .printing:dprint=debugprint,pp,pprint"
@@ -139,11 +144,11 @@ SOURCES = {
     " pytensor.tensor.nlinalg",
     "tensor.nnet": f"{_NETWORKS} {_CONVOLUTION}",
     "tensor.nnet.abstract_conv": f"{_CONVOLUTION}{_ABSTRACT}",
-    "tensor.nnet.bn": f".networks:{_NORMALIZATION}",
+    "tensor.nnet.bn": _NORMALIZATION,
     "tensor.nnet.conv": ".convolution:conv2d=first_conv2d",
     "tensor.nnet.neighbours": "synk.nn:images2neibs,neibs2images",
     "tensor.nnet.nnet": f"{_NETWORKS} pytensor.tensor.special",
-    "tensor.nnet.sigm": f".networks:{_SIGMOIDS}",
+    "tensor.nnet.sigm": _SIGMOIDS,
     "tensor.opt": "pytensor.raise_op:assert_=assert_op pytensor.raise_op"
     " pytensor.tensor.shape pytensor.tensor.rewriting.basic",
     "tensor.raw_random": "pytensor.tensor.random",
@@ -151,7 +156,8 @@ SOURCES = {
     "tensor.sharedvar": "pytensor.tensor.sharedvar",
     "tensor.signal": "",
     "tensor.signal.conv": ".convolution:conv2d=conv2d_of_matrices",
-    "tensor.signal.downsample": ".convolution:max_pool_2d,max_pool_2d_same_size",
+    "tensor.signal.downsample": ".convolution:max_pool_2d=pool_2d,"
+    "max_pool_2d_same_size",
     "tensor.signal.pool": ".convolution:max_pool_2d_same_size,pool_2d,pool_3d",
     "tensor.slinalg": ".tensors:solve_lower_triangular pytensor.tensor.linalg"
     " pytensor.tensor.slinalg",

@@ -13,36 +13,9 @@ from pytensor.tensor.special import Softmax
 from pytensor.tensor.special import log_softmax as _log_softmax
 from pytensor.tensor.special import softmax as _softmax
 
-from ..nn import batch_normalization_test, batch_normalization_train
 from .pytensor_versions import KNOWS_CHOSEN_COLUMNS
 
-__all__ = [
-    "batch_normalization",
-    "batch_normalization_test",
-    "batch_normalization_train",
-    "binary_crossentropy",
-    "categorical_crossentropy",
-    "confusion_matrix",
-    "crossentropy_categorical_1hot",
-    "crossentropy_softmax_argmax_1hot_with_bias",
-    "elu",
-    "h_softmax",
-    "hard_sigmoid",
-    "logsoftmax",
-    "relu",
-    "selu",
-    "sigmoid",
-    "sigmoid_binary_crossentropy",
-    "softmax",
-    "softplus",
-    "softsign",
-    "ultra_fast_sigmoid",
-]
-
 # -- nonlinearities
-
-sigmoid = pt.sigmoid
-softplus = pt.softplus
 
 
 def _rows(x: Any) -> Any:

@@ -16,8 +16,6 @@ from typing import Any
 import numpy as np
 from pytensor.compile import SharedVariable
 
-__all__ = ["dump", "load"]
-
 _PICKLE = "pkl"
 """The member that holds everything but the arrays."""
 

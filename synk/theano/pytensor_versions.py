@@ -15,7 +15,7 @@ from __future__ import annotations
 import importlib
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import pytensor
@@ -32,14 +32,9 @@ KNOWS_CHOSEN_COLUMNS = hasattr(pytensor.gradient, "pullback")
 """Whether the gradient of ``log(softmax(x))[rows, columns]`` is rewritten to be finite
 where a probability is 0; 2.38 knows it of sums along rows only."""
 
-DEBUGMODE = ("pytensor.compile.debugmode", "pytensor.compile.debug.debugmode")
-NANGUARDMODE = (
-    "pytensor.compile.nanguardmode",
-    "pytensor.compile.debug.nanguardmode",
-)
-MONITORMODE = (
-    "pytensor.compile.monitormode",
-    "pytensor.compile.debug.monitormode",
+DEBUGMODE, NANGUARDMODE, MONITORMODE = (
+    (f"pytensor.compile.{name}", f"pytensor.compile.debug.{name}")
+    for name in ("debugmode", "nanguardmode", "monitormode")
 )
 
 ADVICE = (DeprecationWarning, FutureWarning, PendingDeprecationWarning)
@@ -68,15 +63,11 @@ def first_of(names: tuple[str, ...], attribute: str) -> Any:
     raise ImportError(f"PyTensor {pytensor.__version__} has no {attribute} in {names}")
 
 
-def _ordered_updates() -> type:
-    try:
-        return importlib.import_module("pytensor.updates").OrderedUpdates
-    except ImportError:
-        return dict
-
-
-OrderedUpdates = _ordered_updates()
+OrderedUpdates: Any = dict
 """What `scan` returns beside its outputs: PyTensor's class, or what took its place."""
+
+with suppress(ImportError):
+    OrderedUpdates = importlib.import_module("pytensor.updates").OrderedUpdates
 
 
 def draw(op: Callable, rng: Any, *args: Any, **kwargs: Any) -> tuple[Any, Any]:
