@@ -86,20 +86,13 @@ def compile_functions(model: Any) -> None:
     It may take nothing, `sync_type` with or without a default, or any one argument.
     """
     method = model.compile_iter_fns
-    if _takes(method, sync_type=WHOLE_STEP):
-        method(sync_type=WHOLE_STEP)
-    elif _takes(method):
-        method()
+    for options in ({"sync_type": WHOLE_STEP}, {}):
+        with contextlib.suppress(TypeError):
+            inspect.signature(method).bind(**options)
+            break
     else:
-        method(WHOLE_STEP)
-
-
-def _takes(method: Callable, **arguments: str) -> bool:
-    try:
-        inspect.signature(method).bind(**arguments)
-    except TypeError:
-        return False
-    return True
+        return method(WHOLE_STEP)
+    return method(**options)
 
 
 @contextlib.contextmanager
@@ -114,16 +107,13 @@ def whole_step(model: Any) -> Iterator[None]:
     before = _values(model.params), _values(velocities)
     yield
     has_moved = _differ(model.params, before[0])
-    if not has_moved and _differ(velocities, before[1]) and _rate(model):
+    rate = float(np.asarray(model.shared_lr.get_value()))
+    if not has_moved and _differ(velocities, before[1]) and rate:
         raise TypeError(
             f"{_name(model)}.train_iter has changed vels and no parameter: it makes the"
             " half step of 'cdd', which leaves the parameters to the next call. Have it"
             " make a whole one, as for one worker: velocities and parameters"
         )
-
-
-def _rate(model: Any) -> float:
-    return float(np.asarray(model.shared_lr.get_value()))
 
 
 def _values(variables: Sequence) -> list[np.ndarray | None]:

@@ -69,14 +69,12 @@ class Recorder:
         self.add_time(mode, perf_counter() - self._start)
 
     def train_error(self, count: int, cost: float, error: float) -> None:
-        """Take note of a step.
+        """Take note of a step, of a sub-batch.
 
         Parameters
         ----------
         count : int
-            What `train_iter` was given.
         cost, error : float
-            Of the sub-batch.
         """
         self._trained.append((float(cost), float(error)))
 
@@ -88,9 +86,7 @@ class Recorder:
         Parameters
         ----------
         count : int
-            What `val_iter` was given.
         cost, error, error_top5 : float
-            Of the sub-batch.
         """
         self._validated.append((float(cost), float(error), float(error_top5)))
 
@@ -136,12 +132,7 @@ class Recorder:
             print(f"  {sum(times):.3f} s ({spent})", flush=True)
 
     def take_val_info(self) -> list[tuple[float, ...]]:
-        """Return what `val_error` was told since this was called last.
-
-        Returns
-        -------
-        list of (cost, error, error_top5)
-        """
+        """Return what `val_error` was told since then: cost, error, top-5 error."""
         taken, self._validated = self._validated, []
         return taken
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -13,12 +14,12 @@ from .. import rules
 from ..exchange.group import Workers
 from ..memory.segment import Segment
 from ..ranks.context import RankContext
+from ..ranks.forking import session
 from ..ranks.replication import master_adopt
 from ..ranks.session import SESSION
 from ..user_frames import entry
 from ..variables.checkpoints import save
 from . import contract
-from .devices import Places, parse
 from .recorder import Recorder
 from .worker import (
     WORDS_NBYTES,
@@ -70,7 +71,7 @@ class ModelRule:
     def __init__(self) -> None:
         self.model: Any = None
         self.recorder: Recorder | None = None
-        self._asked: tuple[Places, str, str] | None = None
+        self._asked: tuple[int, Any, str, str] | None = None
 
     @entry
     def init(self, devices: Sequence[str], modelfile: str, modelclass: str) -> None:
@@ -79,17 +80,17 @@ class ModelRule:
         Parameters
         ----------
         devices : list of str
-            One for each worker: ``"cuda0"`` and so on for GPUs, ``"cpu0"`` for cores,
-            counted among those that this process may use; ``"cpu"`` for any. All of
-            them train, the first is that of this process.
+            One for each worker: ``"cuda0"`` and so on for GPUs, ``"cpu"`` for cores;
+            which one ``"cpu0"`` names makes no difference. All of them train, the first
+            is that of this process.
         modelfile : str
             The module of the class, as in an import: ``"models.mlp"``.
         modelclass : str
             The name of the class there.
         """
-        places = parse(devices)
+        n, places = places_of(devices)
         contract.check_file(modelfile)
-        self._asked = places, modelfile, modelclass
+        self._asked = n, places, modelfile, modelclass
 
     @entry
     def wait(self) -> Recorder:
@@ -116,14 +117,14 @@ class ModelRule:
         if self._asked is None:
             raise RuntimeError("there is nothing to wait for: call init(...) first")
         self.model = self.recorder = None
-        places, modelfile, modelclass = self._asked
-        rule = self._rule(places.n)
+        n, places, modelfile, modelclass = self._asked
+        rule = self._rule(n)
         drawn = np.random.get_state(), random.getstate()
         spec = ModelSpec(
             *(modelfile, modelclass, self._divides),
             *(self.print_freq, self.verbose, drawn),
         )
-        with places.session():
+        with session(n, devices=places):
             context = SESSION.context
             try:
                 self._train(rule, spec)
@@ -289,6 +290,31 @@ class GOSGD(ModelRule):
 
     def _rule(self, n: int) -> rules.Rule:
         return rules.Gossip(self.p, self.seed)
+
+
+def places_of(devices: Sequence[str]) -> tuple[int, Any]:
+    """Return how many ranks Theano's names of devices are for, and `fork`'s devices."""
+    if isinstance(devices, str) or not all(isinstance(name, str) for name in devices):
+        raise TypeError(
+            f"devices must be a list of names, as ['cpu0', 'cpu1'], got {devices!r}"
+        )
+    if not devices:
+        raise ValueError("devices is empty: it has a name for each worker")
+    kinds, numbers = set(), []
+    for name in devices:
+        if ":" in name:
+            raise ValueError(f"{name!r} names a host, and ranks run on one machine")
+        found = re.fullmatch(r"(cpu|cuda|gpu)(\d*)", name)
+        if found is None:
+            raise ValueError(f"a device is cpu0, cuda0 and the like, got {name!r}")
+        kinds.add("cpu" if found[1] == "cpu" else "cuda")
+        numbers += [int(found[2])] if found[2] else []
+    if len(kinds) > 1 or len(numbers) not in (0, len(devices)):
+        raise ValueError(
+            f"devices are either cores or GPUs, all with numbers or none, got {devices}"
+        )
+    (kind,) = kinds
+    return len(devices), kind if kind == "cpu" or not numbers else numbers
 
 
 def check_equal(facts: Sequence[Facts]) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import random
-from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -55,19 +54,12 @@ class ModelWorker:
         make = contract.find_class(spec.modelfile, spec.modelclass)
         verbose = spec.verbose and context.rank == 0
         rank, size = (context.rank, context.size) if spec.divides else (0, 1)
-        config = {
-            "verbose": verbose,
-            "rank": rank,
-            "size": size,
-            "mname": spec.modelclass,
-            "worker": context.rank,
-            "n_workers": context.size,
-        }
-        self.model = make(config)
+        config = {"verbose": verbose, "rank": rank, "size": size}
+        config |= {"worker": context.rank, "n_workers": context.size}
+        self.model = make({**config, "mname": spec.modelclass})
         contract.check(self.model)
         contract.compile_functions(self.model)
-        name = str(self.model.name)
-        self.recorder = Recorder(spec.print_freq, name, verbose)
+        self.recorder = Recorder(spec.print_freq, str(self.model.name), verbose)
 
     @property
     def params(self) -> list[SharedVariable]:
@@ -82,13 +74,6 @@ class ModelWorker:
             for var in self.params
         )
         return Facts(int(model.n_epochs), int(model.epoch), int(model.n_subb), params)
-
-    def own_streams(self) -> None:
-        """Have this rank draw other numbers than rank 0, from generators of all."""
-        if self._context.rank:
-            seed = [*np.random.randint(1 << 31, size=4), self._context.rank]
-            np.random.seed(seed)
-            random.seed(repr(seed))
 
     def open(self, words: np.ndarray) -> None:
         """Take the words that the ranks share."""
@@ -183,52 +168,36 @@ class ModelWorker:
 
     def validate(self, count: int) -> tuple[bool, list]:
         """Validate; return whether to stop, and what was found."""
-        stops = False
-        for wants in _validations(self.model, count, self.recorder):
-            stops = stops or wants
+        i: int | None = 0
+        while i is not None and i < int(self.model.data.n_batch_val):
+            i = self._validate_batch(i, count)
         self.model.reset_iter("val")
-        return stops, self.recorder.take_val_info()
+        return i is None, self.recorder.take_val_info()
 
-    def clean_up(self) -> None:
-        """Have the model end what it has started."""
-        model, self.model = self.model, None
-        end: Callable | None = getattr(model, "cleanup", None)
-        if callable(end):
-            end()
-
-
-def _validations(model: Any, count: int, recorder: Recorder) -> Iterator[bool]:
-    """Validate a sub-batch at a time; yield whether the model wants to stop."""
-    i = 0
-    while i < int(model.data.n_batch_val):
+    def _validate_batch(self, i: int, count: int) -> int | None:
+        """Validate a batch; return which is the next, or None if it is to stop."""
         following = i + 1
-        for _ in range(model.n_subb):
-            answer = model.val_iter(count, recorder)
+        for _ in range(self.model.n_subb):
+            answer = self.model.val_iter(count, self.recorder)
             if isinstance(answer, str) and answer == "stop":
-                yield True
-                return
-            if answer is not None:
-                following = _index(answer)
-        yield False
-        i = following
+                return None
+            if isinstance(answer, (int, np.integer)) and not isinstance(answer, bool):
+                following = int(answer)
+            elif answer is not None:
+                # A cost, say: as an index it could begin the validation anew, for ever.
+                raise TypeError(
+                    "val_iter must return None, the index of the next batch, or 'stop',"
+                    f" got {answer!r}"
+                )
+        return following
 
 
-def _index(answer: Any) -> int:
-    if isinstance(answer, (int, np.integer)) and not isinstance(answer, bool):
-        return int(answer)
-    # A cost, say: as an index it could begin the validation anew, for ever.
-    raise TypeError(
-        "val_iter must return None, the index of the next batch, or 'stop', got"
-        f" {answer!r}"
-    )
+WORDS_NBYTES = 16
 
 
 def shared_words(segment: Segment) -> np.ndarray:
     """Return the words that the ranks share, in a segment of `WORDS_NBYTES`."""
     return segment.array("int64", (2,))
-
-
-WORDS_NBYTES = 16
 
 
 # -- commands
@@ -240,8 +209,10 @@ def worker_build(context: RankContext, spec: ModelSpec) -> Facts:
         np.random.set_state(spec.drawn[0])
         random.setstate(spec.drawn[1])
     worker = ModelWorker(context, spec)
-    if not spec.divides:
-        worker.own_streams()
+    if context.rank and not spec.divides:  # so it draws other numbers than rank 0
+        seed = [*np.random.randint(1 << 31, size=4), context.rank]
+        np.random.seed(seed)
+        random.seed(repr(seed))
     return worker.facts()
 
 
@@ -280,5 +251,8 @@ def worker_adjust(context: RankContext, epoch: int, info: list | None) -> None:
 def worker_clean_up(context: RankContext) -> None:
     """Have the model end what it has started."""
     mine, context.model = context.model, None
+    end = getattr(mine and mine.model, "cleanup", None)
     if mine is not None:
-        mine.clean_up()
+        mine.model = None
+    if callable(end):
+        end()

@@ -345,12 +345,3 @@ def test_snapshots_are_the_models_own_or_files_that_synk_loads(folder):
 def test_names_that_are_no_places_are_refused(names, message):
     with pytest.raises((TypeError, ValueError), match=message):
         BSP().init(names, "compat_models", "Regression")
-
-
-def test_a_worker_runs_on_the_core_that_its_device_names():
-    usable = sorted(os.sched_getaffinity(0))
-    train(BSP, models.Regression, devices=[f"cpu{len(usable) - 1}"])
-    assert told(0)["cores"] == [usable[-1]]
-    assert sorted(os.sched_getaffinity(0)) == usable
-    with pytest.raises(ValueError, match=f"there is no device cpu{len(usable)}"):
-        train(BSP, models.Regression, devices=[f"cpu{len(usable)}"])

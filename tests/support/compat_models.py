@@ -102,7 +102,6 @@ class Regression:
         self.log.append(["cleanup"])
         told = {"log": self.log, "lr": float(self.shared_lr.get_value())}
         told |= {"config": self.config, "platform": platform()}
-        told["cores"] = sorted(os.sched_getaffinity(0))
         Path(f"worker{self.config['worker']}.json").write_text(json.dumps(told))
 
 
@@ -239,13 +238,13 @@ class Endless(Regression):
 START = np.zeros(4)
 
 
-def train(rule, model, n=2, devices=None, **settings):
+def train(rule, model, n=2, **settings):
     """Train a model class on ranks; return the rule."""
     rule = rule()
     rule.verbose = False
     for name, value in settings.items():
         setattr(rule, name, value)
-    rule.init(devices or ["cpu"] * n, __name__, model.__name__)
+    rule.init(["cpu"] * n, __name__, model.__name__)
     rule.wait()
     return rule
 
