@@ -28,7 +28,6 @@ TRAINING = "ranks train by themselves, by a rule"
 
 _numbers = itertools.count()
 
-
 Medium: TypeAlias = Centre | Mailboxes
 
 
@@ -54,19 +53,8 @@ class Setup(NamedTuple):
 class Workers:
     """The ranks, training by a rule; they know this by its `number`.
 
-    Parameters
-    ----------
-    rule : Rule
-    params : list of SharedVariable
-    are_nodes : bool
-        Whether the ranks of a machine are one worker, and make exact steps together.
-
-    Raises
-    ------
-    StateError
-        If not forked.
-    TypeError
-        If parameters are no floats, or of several dtypes.
+    If `are_nodes`, the ranks of a machine are one worker, and make exact steps
+    together.
     """
 
     def __init__(
@@ -137,23 +125,15 @@ class Workers:
     def report(self) -> tuple[list[Exchange], float, float]:
         """Return what was exchanged since this was asked last, and what it took.
 
-        Returns
-        -------
-        exchanges : list of Exchange
-            In the order in which the centre moved.
-        seconds, waiting : float
-            That a rank has spent on them, and of these waiting; means over ranks.
+        That is in the order in which the centre moved; and seconds that a rank has
+        spent on it, and of these waiting, as means over ranks.
         """
         reports: list[Report] = self._have("report")
-        moves = [
-            (exchange.fragment, move, exchange)
-            for report in reports
-            for move, exchange in report.exchanges
-        ]
-        ordered = [found for *_, found in sorted(moves, key=lambda item: item[:2])]
+        moves = [move for report in reports for move in report.exchanges]
+        moves.sort(key=lambda move: (move[1].fragment, move[0]))
         seconds = np.mean([report.seconds for report in reports])
         waiting = np.mean([report.waiting for report in reports])
-        return ordered, float(seconds), float(waiting)
+        return [exchange for _, exchange in moves], float(seconds), float(waiting)
 
     def show(self) -> None:
         """Give the variables, on all ranks, the values to be used afterwards.
@@ -235,19 +215,28 @@ def worker_open(
 ) -> None:
     """Make this rank a worker."""
     variables = [context.variables[i] for i in numbers]
-    over_nodes = None
-    if context.comm is not context.local:
-        shared = _of_this_node(context, setup, variables, shared)
+    local, over_nodes, several = context.local, None, context.comm is not context.local
+    if several and local.rank:
+        shared = local.exchange(None)[0]
+    elif several:
+        if isinstance(
+            shared, tuple
+        ):  # on node 0, and what lies there nobody reads here
+            shared = setup.medium(local.size)
+            shared.fill(Parameters(variables).vector())
+            notice = "segment", shared.segment.key
+            weakref.finalize(shared, SESSION.notify, *notice).atexit = False
+        local.exchange(shared.segment.place)
     if isinstance(shared, tuple):
         segment = context.attachments.segment(*shared)
-        shared = setup.medium(context.local.size, lambda nbytes: segment)
-    if context.comm is not context.local:
+        shared = setup.medium(local.size, lambda nbytes: segment)
+    if several:
         from .over_nodes import OverNodes  # which knows of MPI
 
         over_nodes = OverNodes(context.comm, shared)
     rank = context.rank
     if setup.are_nodes:
-        rank = 0 if context.comm is context.local else context.comm.node
+        rank = context.comm.node if several else 0
     kind: type[Worker] = NodeWorker if setup.are_nodes else CentreWorker
     if isinstance(setup.rule, Gossip):
         kind = GossipWorker
@@ -256,45 +245,14 @@ def worker_open(
     worker.begin()
 
 
-def _of_this_node(
-    context: RankContext,
-    setup: Setup,
-    variables: Sequence[SharedVariable],
-    shared: Medium | Place,
-) -> Medium | Place:
-    """Return what the workers of this node share, or where it is; with all of them.
-
-    That of node 0 the script has made, and where it lies means nothing elsewhere.
-    """
-    local = context.local
-    if local.rank == 0 and isinstance(shared, tuple):
-        shared = setup.medium(local.size)
-        shared.fill(Parameters(variables).vector())
-        forget = weakref.finalize(shared, SESSION.notify, "segment", shared.segment.key)
-        forget.atexit = False
-    if local.rank == 0:
-        assert not isinstance(shared, tuple)
-        local.exchange(shared.segment.place)
-        return shared
-    return local.exchange(None)[0]
-
-
 def worker_of_rule(
     context: RankContext, number: int, what: str, rank: int | None, arrays: dict
 ) -> Any:
     """Have this rank's worker do what the master asks for: one of its methods.
 
-    Parameters
-    ----------
-    number : int
-        Of the workers.
-    what : str
-        The method.
-    rank : int or None
-        The only one that is meant, if there is one.
-    arrays : dict
-        By name, the method's argument; if there are none it has no argument. Arrays
-        that it returns by name are read by the master before the next command.
+    If there is a `rank` only that one is meant. Arrays by name are the method's
+    argument, if there are any; those that it returns by name are read by the master
+    before the next command.
     """
     if rank not in (None, context.rank):
         return None

@@ -16,7 +16,6 @@ from contextlib import AbstractContextManager
 import numpy as np
 
 from ..cluster.comm import NodeReduction, NodesComm, goes_by_rank, rows_of_ranks
-from ..cluster.link import Bytes
 from ..cluster.rounds import Headers
 from ..comm.divided import DividedAllReduce
 from ..memory.partition import spans
@@ -34,11 +33,7 @@ class OverNodes:
     def add_up(self, given: np.ndarray, start: int, stop: int) -> None:
         """Add up what all workers of all nodes have given, in the first row of it.
 
-        Parameters
-        ----------
-        given : numpy.ndarray, shape (ranks of this node or 1, parameters)
-        start, stop : int
-            From and up to which parameter.
+        That has a row for each rank of this node, or one; of parameters some are added.
         """
         span = start, stop
         if span not in self._sums:
@@ -84,11 +79,8 @@ class OverNodes:
 class _Sum:
     """Adds up vectors of all workers of all nodes.
 
-    Parameters
-    ----------
-    comm : NodesComm
-    rows : numpy.ndarray, shape (ranks of this node or 1, elements)
-        In the node's shared memory. The first one receives the sum.
+    There is a row for each rank of this node, or one, in the node's shared memory. The
+    first one receives the sum.
     """
 
     def __init__(self, comm: NodesComm, rows: np.ndarray) -> None:
@@ -114,16 +106,13 @@ class _Sum:
             mine = self._rows.tobytes() if self._over is None else b""
 
             def then(headers: Headers) -> None:
-                if self._over is None:
+                rows, how = self._rows, ([self._rows.shape[1]], [self._rows.dtype])
+                if self._over is None:  # in the order of ranks
                     given = comm.link.all_gather(mine, headers)
-                    self._add_in_order(given)
+                    (found,) = rows_of_ranks(given, self._counts, *how)
+                    rows[0] = summed(list(found))
                 else:
                     self._over.run([1.0] * len(comm.ranks))
 
             comm.meet(mine, 0, then)
         comm.local.barrier()
-
-    def _add_in_order(self, given: Sequence[Bytes]) -> None:
-        rows = self._rows
-        (found,) = rows_of_ranks(given, self._counts, [rows.shape[1]], [rows.dtype])
-        rows[0] = summed(list(found))

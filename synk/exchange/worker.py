@@ -60,10 +60,7 @@ class Parameters:
     def open(self) -> None:
         """Find the variables' arrays as they are now, so that they can be written to.
 
-        Raises
-        ------
-        ValueError
-            If a variable has another shape than at first.
+        It is a ValueError if one has another shape than at first.
         """
         self.arrays, self._moved = [], []
         for var, shape in zip(self._variables, self._shapes, strict=True):
@@ -93,12 +90,8 @@ def joined(values: Sequence[np.ndarray]) -> np.ndarray:
 class Report(NamedTuple):
     """What a worker tells of the steps since it was asked last.
 
-    Attributes
-    ----------
-    exchanges : list of (int, Exchange)
-        Each with the number of its move of the centre.
-    seconds, waiting : float
-        That exchanges took, and of these waiting for others.
+    Each exchange comes with the number of its move of the centre. They took `seconds`,
+    and of these `waiting` for others.
     """
 
     exchanges: list[tuple[int, Exchange]]
@@ -109,19 +102,12 @@ class Report(NamedTuple):
 class Worker:
     """A rank that trains by a rule: worker number `rank` of `n`.
 
-    Attributes
-    ----------
-    medium : Centre or Mailboxes
-        In memory that all ranks of a machine share.
-    over_nodes : OverNodes or None
-        Where there are several machines.
-    is_node : bool
-        Whether all ranks of the machine are this worker, and have its parameters.
-    steps : int
-        How many the rank has made.
+    The `medium` is a `Centre`, or `Mailboxes`, in memory that all ranks of a machine
+    share; there are `over_nodes` where there are several machines.
     """
 
     is_node = False
+    """Whether all ranks of the machine are this worker, and have its parameters."""
 
     def __init__(
         self,

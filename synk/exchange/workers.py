@@ -26,10 +26,7 @@ from .worker import Worker, joined
 class CentreWorker(Worker):
     """A rank that trains by a rule with a centre.
 
-    Attributes
-    ----------
-    rows : numpy.ndarray, shape (workers, fragments)
-        Of how many rows each worker's steps were since it has given last.
+    `rows` has, by worker and fragment, of how many rows steps were since it has given.
     """
 
     medium: Centre

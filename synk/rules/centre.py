@@ -45,31 +45,18 @@ class Block(NamedTuple):
 class Centre:
     """What all workers see of a rule's centre, for `size` parameters.
 
-    Parameters
-    ----------
-    workers, givers : int
-        All of them, and how many leave what they give here: those of this machine.
-    moves_at_once : bool
-        Whether all blocks of a fragment move together.
-    memory : callable
-        Returns so many bytes to lie in, as a `Segment`; what is new there is zeros.
+    So many `givers`, the workers of this machine, leave what they give here where all
+    meet (`given`). If it moves at once, all blocks of a fragment move together.
+    `memory` returns so many bytes to lie in, as a `Segment`, which are zeros at first.
 
-    Attributes
-    ----------
-    words : numpy.ndarray of int64
-        `TURN`, and from the numbers on that follow one for each fragment, block or
-        worker.
-    moves : int
-        How often a fragment has moved; that is written under its first lock.
-    locks, valid : int
-        The lock of a block, and which side of it is valid; see `turned`.
-    fetched, finished : int
-        At what move a worker has come last, plus one; whether it makes no more steps.
-    given : numpy.ndarray, shape (givers, size)
-        What each worker of this machine has given, where all meet.
-    sides : dict of str to numpy.ndarray, shape (2, size) or (2, blocks)
-        Both sides of what the centre keeps; of a scalar each block has its own.
-    fragments : list of list of Block
+    `words` has `TURN`, and from these numbers on one for each fragment, block or
+    worker. `moves`: how often a fragment has moved, which is written under its first
+    lock. `locks`, `valid`: the lock of a block, and which side of it is valid; see
+    `turned`. `fetched`, `finished`: at what move a worker has come last, plus one;
+    whether it makes no more steps.
+
+    `sides` are both sides of what the centre keeps, of shape (2, size); of a scalar
+    each block has its own.
     """
 
     def __init__(
@@ -98,7 +85,7 @@ class Centre:
             "given": ((givers, size), graphs.dtype),
         }
         for name, value in start.items():
-            length = count if name in graphs.scalars else size
+            length = count if f"c{name}" in graphs.scalars else size
             forms[f"c{name}"] = (2, length), value.dtype
         self.segment, arrays = shared_arrays(forms, memory)
         self.words, self.given = arrays["words"], arrays["given"]
@@ -137,7 +124,7 @@ class Centre:
         found = np.empty(both.shape[1], both.dtype)
         for block in itertools.chain(*self.fragments):
             start, stop = block.start, block.stop
-            if name in self.graphs.scalars:
+            if f"c{name}" in self.graphs.scalars:
                 start, stop = block.number, block.number + 1
             word = int(self.words[self.valid + block.number])
             side = word ^ self.turned(block.fragment)
@@ -166,21 +153,14 @@ def shared_arrays(
 
 def _blocks(size: int, fragments: int, itemsize: int) -> list[list[Block]]:
     """Return the blocks of each fragment, as equal as can be."""
-    found, number = [], 0
-    for fragment, piece in enumerate(pieces(size, fragments)):
-        parts = max(1, math.ceil((piece.stop - piece.start) * itemsize / BLOCK))
-        of_fragment = []
-        for part in pieces(piece.stop - piece.start, parts):
-            ends = piece.start + part.start, piece.start + part.stop
-            of_fragment.append(Block(number, *ends, fragment))
-            number += 1
-        found.append(of_fragment)
+    found, numbers = [], itertools.count()
+    for fragment, (low, high) in enumerate(itertools.pairwise(cuts(size, fragments))):
+        parts = max(1, math.ceil((high - low) * itemsize / BLOCK))
+        ends = itertools.pairwise(cuts(high - low, parts))
+        found.append(
+            [Block(next(numbers), low + i, low + j, fragment) for i, j in ends]
+        )
     return found
-
-
-def pieces(size: int, count: int) -> list[slice]:
-    """Return how a vector is cut into pieces, as equal as can be."""
-    return [slice(*ends) for ends in itertools.pairwise(cuts(size, count))]
 
 
 def summed(vectors: Sequence[np.ndarray]) -> np.ndarray:
@@ -204,15 +184,9 @@ def may_come(moves: int, others: Iterable[int], most: int) -> bool:
     longest is the next, and so on. If that keeps the bound, it can be kept; and the one
     that has waited longest may always come itself, so nobody waits for ever.
 
-    Parameters
-    ----------
-    moves : int
-        How often the centre has moved.
-    others : iterable of int
-        Of every other worker that will come again: how often it had moved when that
-        one's last exchange was over.
-    most : int
-        How many exchanges of others may come between two of a worker: no less than
-        there are others.
+    `moves` is how often the centre has moved, and `others` has of every other worker
+    that will come again how often it had when that one's last exchange was over. At
+    most so many exchanges of others come between two of a worker: no less than there
+    are others.
     """
     return all(moves + 1 + k - came <= most for k, came in enumerate(sorted(others)))

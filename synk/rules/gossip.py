@@ -88,14 +88,8 @@ class Mailboxes:
     What lies in a mailbox is the sum of what was sent, each times its weight. It is
     there twice, as blocks of a centre are: who adds to it writes the side that does not
     count, and then says in one word that it does. Who reads it or adds to it has its
-    lock, or is alone.
-
-    Attributes
-    ----------
-    words : numpy.ndarray of int64
-        From `locks` and from `valid` on one for each mailbox, as in a `Centre`.
-    weights : numpy.ndarray of float64, shape (ranks,)
-        Of the workers.
+    lock, or is alone. From `locks` and from `valid` on `words` has one for each
+    mailbox, as in a `Centre`; `weights` are the workers'.
     """
 
     def __init__(

@@ -35,20 +35,15 @@ Arrays = dict[str, np.ndarray]
 class SweepKind(NamedTuple):
     """What a worker does with each block of the centre that it sweeps through.
 
-    Attributes
-    ----------
-    gives, moves, takes : bool
-        The functions of the rule that it computes. The centre moves by what the worker
-        gives, or if it does not, by the sum of what all have left in ``given``; and
-        what it gives it leaves there, if the centre does not move.
-    locks : bool
-        Whether it takes the lock of each block.
+    It computes these functions of the rule. The centre moves by what the worker gives,
+    or if it does not, by the sum of what all have left in ``given``; and what it gives
+    it leaves there, if the centre does not move.
     """
 
     gives: bool = False
     moves: bool = False
     takes: bool = False
-    locks: bool = False
+    locks: bool = False  # it takes the lock of each block
 
 
 KINDS = {
@@ -68,31 +63,19 @@ class RuleGraphs:
 
     Their variables have names: ``n``, ``share`` and ``given``, and those of the states
     of a worker and of the centre with a ``w`` or a ``c`` before, such as ``ww``.
+    Constants of the rule are of the parameters' dtype, too. Without a `mode` of
+    PyTensor's all is computed in loops, see `sweeps`.
 
-    Parameters
-    ----------
-    rule : Rule
-    dtype : str
-        Of the parameters; constants of the rule are taken as such.
-    mode : optional
-        PyTensor's, in which all is computed; by default in loops, see `sweeps`.
-
-    Attributes
-    ----------
-    of_worker, of_centre : tuple of str
-        The names of what both keep, ``"w"`` and ``"c"`` first.
-    scalars : set of str
-        Those of the centre's that are no vectors, such as an optimiser's step number.
-    inputs : dict of str to variable
-    sweeps : dict
-        What `sweeps` has compiled of them.
+    `kept` are those of what a worker keeps besides its parameters, `sides` the
+    centre's; of these `scalars` are no vectors, such as an optimiser's step number.
     """
 
     def __init__(self, rule: Rule, dtype: Any, mode: Any = None) -> None:
         self.rule, self.mode, self.dtype = rule, mode, np.dtype(dtype).name
         worker, centre = self.start(np.zeros(2))
-        self.of_worker, self.of_centre = tuple(worker), tuple(centre)
-        self.scalars = {name for name, value in centre.items() if not np.ndim(value)}
+        self.kept = [f"w{name}" for name in worker if name != "w"]
+        self.sides = [f"c{name}" for name in centre]
+        self.scalars = [f"c{name}" for name in centre if not np.ndim(centre[name])]
         self._worker = {name: _variable(name, worker[name]) for name in worker}
         self._centre = {name: _variable(name, centre[name]) for name in centre}
         self._group = Group(*[pt.scalar(k, dtype=self.dtype) for k in ("n", "share")])
@@ -109,11 +92,11 @@ class RuleGraphs:
         """Return the states of a worker and of the centre, of arrays of their own."""
         w = np.asarray(w, self.dtype)
         worker, centre = self.rule.start(w)
-        starts = {"w": w, **worker}, {"c": w, **centre}
-        of_worker, of_centre = (
-            {k: np.array(v) for k, v in of.items()} for of in starts
+        of_worker, of_centre = {"w": w, **worker}, {"c": w, **centre}
+        return (
+            {name: np.array(value) for name, value in of_worker.items()},
+            {name: np.array(value) for name, value in of_centre.items()},
         )
-        return of_worker, of_centre
 
     def outputs(self, kind: SweepKind) -> dict[str, Variable]:
         """Return the new values that a sweep writes, of the dtypes of the old ones."""
@@ -138,10 +121,6 @@ class RuleGraphs:
                 name: pt.cast(value, self.inputs[name].type.dtype)
                 for name, value in found.items()
             }
-
-
-def _copied(values: Mapping[str, Any]) -> Arrays:
-    return {name: np.array(value) for name, value in values.items()}
 
 
 def _variable(name: str, value: np.ndarray) -> Any:
@@ -171,29 +150,18 @@ _BETWEEN = {"Add": " + ", "Mul": " * "}
 """Of those that take any number of operands."""
 
 
-class Written(NamedTuple):
-    """A graph as lines of Python, which read the input ``a`` as ``a_``.
-
-    Attributes
-    ----------
-    scalars, vectors : list of str
-        What is computed once, and what for each element.
-    values : dict of str to str
-        By the name of an output, what is to be written there.
-    """
-
-    scalars: list[str]
-    vectors: list[str]
-    values: dict[str, str]
-
-
-def written(inputs: Mapping[str, Variable], outputs: Mapping[str, Variable]) -> Written:
+def written(
+    inputs: Mapping[str, Variable], outputs: Mapping[str, Variable]
+) -> tuple[list[str], list[str], dict[str, str]]:
     """Write a graph of vectors of one length, and of scalars, as Python.
 
-    It raises NotImplementedError if there is an Op that is not known here.
+    It reads the input ``a`` as ``a_``. Returned are the lines that compute scalars,
+    once, those for each element, and by the name of an output what is to be written
+    there. It raises NotImplementedError if there is an Op that is not known here.
     """
     names: dict[Variable, str] = {var: f"{name}_" for name, var in inputs.items()}
-    found = Written([], [], {})
+    scalars: list[str] = []
+    vectors: list[str] = []
     for node in io_toposort(list(inputs.values()), list(outputs.values())):
         (out,) = node.outputs
         given = [_name(var, names) for var in node.inputs]
@@ -201,16 +169,9 @@ def written(inputs: Mapping[str, Variable], outputs: Mapping[str, Variable]) -> 
             names[out] = given[0]
             continue
         names[out] = f"t{len(names)}"
-        lines = found.vectors if is_vector(out) else found.scalars
+        lines = vectors if out.type.ndim else scalars
         lines.append(f"{names[out]} = {_term(node, given)}")
-    for name, var in outputs.items():
-        found.values[name] = _name(var, names)
-    return found
-
-
-def is_vector(var: Variable) -> bool:
-    """Tell a vector from a scalar."""
-    return bool(var.type.ndim)  # type: ignore[attr-defined]
+    return scalars, vectors, {name: _name(var, names) for name, var in outputs.items()}
 
 
 def _name(var: Variable, names: Mapping[Variable, str]) -> str:

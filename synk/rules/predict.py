@@ -179,15 +179,7 @@ def predict(
 
 
 class _Clock:
-    """Times of a simulation's workers.
-
-    Attributes
-    ----------
-    times : numpy.ndarray, shape (workers,)
-        Until when each worker has come.
-    waited : float
-        By all of them, for others.
-    """
+    """Until when each of a simulation's workers has come, and what all have waited."""
 
     def __init__(self, simulation: Simulation, costs: Costs) -> None:
         self.simulation, self.rule = simulation, simulation.rule

@@ -160,20 +160,8 @@ class Rule:
 class Optimiser:
     """An optimiser at the centre: a rule of `synk.updates`, or one of that form.
 
-    It is a pure function here, of one vector of parameters.
-
-    Parameters
-    ----------
-    rule : str or callable
-        Its name there, or what is called as these are. It must compute element by
-        element: no norm of a whole gradient.
-    **options
-        Its arguments, such as ``learning_rate=0.1``.
-
-    Raises
-    ------
-    ValueError
-        If there is no such rule.
+    It is a pure function here, of one vector of parameters, and must compute element by
+    element: no norm of a whole gradient.
     """
 
     def __init__(self, rule: str | Callable, **options: Any) -> None:

@@ -152,6 +152,8 @@ class Simulation:
         self.workers = [self._graphs.start(start)[0] for _ in range(workers)]
         self.steps = [0] * workers
         self.exchanges: list[Exchange] = []
+        # Of how many rows steps were since a fragment's last exchange.
+        self._rows_of = np.zeros((workers, rule.fragments))
 
     def run(self, schedule: int | Iterable[int]) -> Simulation:
         """Train on.
@@ -208,10 +210,7 @@ class Simulation:
         k, worker = self.steps[rank], self.workers[rank]
         worker["w"][:] = self._step(worker["w"].copy(), rank, k)
         self.steps[rank] = k + 1
-        self._note(rank, 1 if self._rows is None else self._rows(rank, k))
-
-    def _note(self, rank: int, rows: int) -> None:
-        """Take note of how many rows there were in a step."""
+        self._rows_of[rank] += 1 if self._rows is None else self._rows(rank, k)
 
     def _meet(self) -> None:
         """Do what is due after all have made a step."""
@@ -227,7 +226,7 @@ class _Exchanging(Simulation):
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
-        n, size, fragments = len(self.workers), self._start.size, self.rule.fragments
+        n, size = len(self.workers), self._start.size
         is_together = self.rule.order == "together"
         how = n, n if is_together else 0, is_together
         self._centre = Centre(self._graphs, size, *how, _OwnMemory)
@@ -238,7 +237,6 @@ class _Exchanging(Simulation):
             sweeper = Sweeper(self._centre, [size], where, rank, n)
             sweeper.kept = {name: worker[name] for name in sweeper.kept}
             self._sweepers.append(sweeper)
-        self._rows_of = np.zeros((n, fragments))  # since the fragment's last exchange
 
     @property
     def centre(self) -> np.ndarray:
@@ -251,9 +249,6 @@ class _Exchanging(Simulation):
         if not self.rule.is_mean or not rows.any():
             return self.centre
         return weighed([worker["w"] for worker in self.workers], rows)
-
-    def _note(self, rank: int, rows: int) -> None:
-        self._rows_of[rank] += rows
 
     def _meet(self) -> None:
         step, delay = self.steps[0], self.rule.delay

@@ -32,7 +32,6 @@ from .graphs import (
     RuleGraphs,
     SweepKind,
     compiled_text,
-    is_vector,
     written,
 )
 from .rule import Group
@@ -77,50 +76,23 @@ def leave(at, words, blocks):
 
 
 class Course(NamedTuple):
-    """Blocks to sweep through.
-
-    Attributes
-    ----------
-    blocks : tuple of Block
-    table : numpy.ndarray, shape (blocks, 3)
-        The number of each, and its first segment and the one after its last.
-    segments : numpy.ndarray, shape (segments, 4)
-        Blocks are cut where one parameter ends. First element and the one after the
-        last; which of the worker's arrays they lie in, and from which element on.
-    """
+    """Blocks to sweep through, which are cut where one parameter ends."""
 
     blocks: tuple[Block, ...]
     table: np.ndarray
+    """The number of each, and its first segment and the one after its last."""
     segments: np.ndarray
+    """First element and the one after the last; which of the worker's arrays they lie
+    in, and from which element on."""
 
 
 class Sweeper:
     """One worker's side of a centre: its sweeps, and how far it has come.
 
-    Parameters
-    ----------
-    centre : Centre
-    sizes : sequence of int
-        How many elements each of the arrays has that the parameters lie in.
-    arrays : callable
-        Returns these arrays, C-contiguous, as they are now.
-    rank, n : int
-        Which of those that share the centre's memory; how many workers there are.
-    acquire : callable, optional
-        Waits for a lock, by its word, and takes it. A worker that is alone needs none.
-    summands : numpy.ndarray, optional
-        That part of `Centre.given` by whose sum the centre moves; by default all.
-
-    Attributes
-    ----------
-    kept : dict of str to numpy.ndarray
-        What the worker keeps besides its parameters.
-    fetched : list of int
-        Of each fragment, how often it had moved when the worker came last.
-    to_take : list of (int, int)
-        After which step it takes which fragment.
-    courses : list of Course
-        Through each fragment.
+    The parameters lie in arrays of these sizes; `arrays` returns them, C-contiguous, as
+    they are now. `rank` counts those that share the centre's memory. `acquire` waits
+    for a lock, by its word, and takes it; a worker that is alone needs none. The centre
+    moves by the sum of `summands`, that part of `Centre.given`, by default of all.
     """
 
     def __init__(
@@ -146,9 +118,11 @@ class Sweeper:
 
     def begin(self, w: np.ndarray) -> None:
         """Begin anew, with parameters `w`."""
-        self.kept = self._centre.graphs.start(w)[0]
+        self.kept = self._centre.graphs.start(w)[0]  # besides its parameters
         del self.kept["w"]
+        # Of each fragment, how often it had moved when the worker came last.
         self.fetched = [0] * len(self.courses)
+        # After which step it takes which fragment.
         self.to_take: list[tuple[int, int]] = []
 
     def course(self, blocks: Sequence[Block]) -> Course:
@@ -193,17 +167,10 @@ class Sweeper:
         share: float | None = None,
         is_locked: bool = False,
     ) -> None:
-        """Sweep through blocks.
+        """Sweep through blocks, by one of `KINDS`.
 
-        Parameters
-        ----------
-        kind : str
-            Of `KINDS`.
-        course : Course
-        share : float, optional
-            See `Group`; by default all workers have equal ones.
-        is_locked : bool
-            Whether it has the lock of the first block.
+        By default all workers have equal shares (see `Group`). `is_locked` says whether
+        it has the lock of the first block.
         """
         arrays, kept = self._arrays(), self.kept
         share = 1 / self._n if share is None else share  # one without rows has 0
@@ -244,23 +211,14 @@ def _sweep_of(graphs: RuleGraphs, kind: str) -> tuple[Sweep, bool]:
     return graphs.sweeps[kind]
 
 
-class _Lines(NamedTuple):
-    """What is done within a block: once, for each segment and element, and at its end.
+def _lines_of(graphs: RuleGraphs, kind: SweepKind) -> list[list[str]]:
+    """Write what a sweep does within a block, or raise NotImplementedError.
 
-    Of an array ``x`` there are views: ``v_x``, and of its other side ``o_x``.
+    That is once, for each segment and element, and at its end. Of an array ``x`` there
+    are views: ``v_x``, and of its other side ``o_x``.
     """
-
-    once: list[str]
-    views: list[str]
-    each: list[str]
-    ends: list[str]
-
-
-def _lines_of(graphs: RuleGraphs, kind: SweepKind) -> _Lines:
-    """Write what a sweep computes within a block, or raise NotImplementedError."""
-    inputs, outputs = graphs.inputs, graphs.outputs(kind)
-    text = written(inputs, outputs)
-    kept, sides, scalars = _arguments_of(graphs)
+    of_scalars, of_vectors, values = written(graphs.inputs, graphs.outputs(kind))
+    kept, sides, scalars = graphs.kept, graphs.sides, graphs.scalars
     vectors = [name for name in sides if name not in scalars]
     once = [f"{name}_ = {name}[()]" for name in Group._fields]
     once += [f"{name}_ = {name}[side, number]" for name in scalars]
@@ -281,8 +239,7 @@ def _lines_of(graphs: RuleGraphs, kind: SweepKind) -> _Lines:
             "        v_given[i] += more[i]",
         ]
         read.append("given")
-    each, ends = [f"{name}_ = v_{name}[i]" for name in read] + text.vectors, []
-    values = text.values
+    each, ends = [f"{name}_ = v_{name}[i]" for name in read] + of_vectors, []
     if kind.moves:  # all of the other side counts afterwards
         values = {name: f"{name}_" for name in sides} | values
     for name, value in values.items():
@@ -297,21 +254,14 @@ def _lines_of(graphs: RuleGraphs, kind: SweepKind) -> _Lines:
         each.append(f"{'v' if is_in_place else 'o'}_{name}[i] = {value}")
     if kind.moves and kind.locks:  # where all meet, one word is that of all blocks
         ends.append(f"store(words, at[{FIRST_VALID}] + number, 1 - side)")
-    return _Lines(once + text.scalars, views, each, ends)
-
-
-def _arguments_of(graphs: RuleGraphs) -> tuple[list[str], list[str], list[str]]:
-    """Return what a worker keeps besides its parameters, a centre, and its scalars."""
-    kept = [f"w{name}" for name in graphs.of_worker[1:]]
-    sides = [f"c{name}" for name in graphs.of_centre]
-    return kept, sides, [name for name in sides if not is_vector(graphs.inputs[name])]
+    return [once + of_scalars, views, each, ends]
 
 
 def _compiled_sweep(graphs: RuleGraphs, kind: SweepKind) -> Sweep:
     """Write a sweep, for numba to compile when it is called first; see `_lines_of`."""
     once, views, each, ends = _lines_of(graphs, kind)
-    kept, sides, _ = _arguments_of(graphs)
     arguments = ["at", "words", "blocks", "segments", "addresses", "given"]
+    arguments += [*Group._fields, *graphs.kept, *graphs.sides]
     entering = ["if not enter(at, words, blocks, j):", "    return False"]
     lines = [
         "import numpy as np",
@@ -324,7 +274,7 @@ def _compiled_sweep(graphs: RuleGraphs, kind: SweepKind) -> Sweep:
         f"# What it is compiled with: {_digest()}",
         "",
         "",
-        f"def sweep({', '.join([*arguments, *Group._fields, *kept, *sides])}):",
+        f"def sweep({', '.join(arguments)}):",
         f"    for j in range(at[{NEXT}], blocks.shape[0]):",
         *[f"        {line}" for line in entering if kind.locks],
         "        number = blocks[j, 0]",
@@ -363,12 +313,10 @@ def _plain_sweep(graphs: RuleGraphs, kind: SweepKind) -> Sweep:
         on_unused_input="ignore",
         trust_input=True,
     )
-    kept_names = [f"w{name}" for name in graphs.of_worker[1:]]
 
     def sweep(at, words, blocks, segments, arrays, given, n, share, *states):
-        kept = dict(zip(kept_names, states, strict=False))
-        centre = zip(graphs.of_centre, states[len(kept) :], strict=True)
-        sides = {f"c{name}": both for name, both in centre}
+        kept = dict(zip(graphs.kept, states, strict=False))
+        sides = dict(zip(graphs.sides, states[len(kept) :], strict=True))
         for j in range(at[NEXT], len(blocks)):
             if kind.locks and not enter(at, words, blocks, j):
                 return False
@@ -388,8 +336,7 @@ def _plain_sweep(graphs: RuleGraphs, kind: SweepKind) -> Sweep:
                     places["given"] = given[at[RANK], piece]
                 old = dict(places)
                 for name, both in sides.items():
-                    is_scalar = name[1:] in graphs.scalars
-                    where = (number, ...) if is_scalar else piece
+                    where = (number, ...) if name in graphs.scalars else piece
                     old[name], places[name] = both[side][where], both[1 - side][where]
                 states_now = [old[name] for name in list(graphs.inputs)[2:]]
                 new = dict(zip(outputs, compute(n, share, *states_now), strict=True))
