@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import platform
 import textwrap
@@ -15,7 +16,7 @@ from pytensor import config
 from pytensor.compile.mode import get_default_mode
 
 from ..cluster import launcher
-from ..cluster.nodes import Seen, probe
+from ..cluster.nodes import probe
 from ..errors import SynkError
 from ..memory import mapping
 from ..memory.limits import cpu_quota, memory_limits
@@ -33,6 +34,7 @@ PACKAGES = ("synk", "pytensor", "numpy", "scipy", "numba", "threadpoolctl")
 OPTIONAL = ("jax", "torch")
 NCCL = ("nvidia-nccl-cu13", "nvidia-nccl-cu12")
 """What brings the library; which one is used where both are, the loader decides."""
+MISSING = "not installed"
 _LABEL = 14
 _MAX_RANKS = 16
 
@@ -49,21 +51,17 @@ def info(argv: Sequence[str]) -> int:
     if n is not None and n < 1:
         parser.error(f"-n must be at least 1, got {n}")
     launched = launcher.launched()
-    if launched is not None:  # one of several, of which the first prints
-        library, seen = probe(launched)
-        if launched.rank == 0:
-            print(_as_text({"nodes": _nodes(library, seen)}))
-        return 0
-    print(report(n))
-    return 1 if refusal(n) else 0
-
-
-def _nodes(library: str, seen: Sequence[Seen]) -> Rows:
+    if launched is None:
+        print(report(n))
+        return 1 if refusal(n) else 0
+    library, seen = probe(launched)
     rows = [("MPI", library)]
     for node, (host, bound, cores) in enumerate(seen):
         takes = f"{count(len(cores), 'rank')} on {ranges(cores)}"
         rows.append((f"node {node}", f"{host}, bound to {ranges(bound)}: {takes}"))
-    return rows
+    if launched.rank == 0:  # of several the first prints
+        print(_as_text({"nodes": rows}))
+    return 0
 
 
 def report(n: int | None = None) -> str:
@@ -80,10 +78,8 @@ def report(n: int | None = None) -> str:
 
 
 def _as_text(sections: Mapping[str, Rows]) -> str:
-    return "\n\n".join(
-        "\n".join([title, *(_line(*row) for row in rows)])
-        for title, rows in sections.items()
-    )
+    texts = ["\n".join([t, *(_line(*r) for r in rows)]) for t, rows in sections.items()]
+    return "\n\n".join(texts)
 
 
 def refusal(n: int | None = None) -> str | None:
@@ -114,51 +110,47 @@ def _version(package: str) -> str:
     try:
         return metadata.version(package)
     except metadata.PackageNotFoundError:
-        return "not installed"
+        return MISSING
 
 
 def _cores() -> Rows:
     quota = cpu_quota()
     usable = affinity.usable_cores()
+    processor = platform.machine()
+    with contextlib.suppress(OSError):  # not all systems have it
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        models = [line for line in lines if line.startswith("model name")]
+        processor = models[0].partition(":")[2].strip() if models else processor
     return [
-        ("machine", f"{os.cpu_count()} ({_processor()})"),
+        ("machine", f"{os.cpu_count()} ({processor})"),
         ("affinity", ranges(sorted(affinity.allowed_cores()))),
         ("cgroup quota", "none" if quota is None else f"{quota:g} cores"),
         ("usable", f"{len(usable)}: {ranges(usable)}"),
     ]
 
 
-def _processor() -> str:
-    for line in _read("/proc/cpuinfo").splitlines():
-        if line.startswith("model name"):
-            return line.partition(":")[2].strip()
-    return platform.machine()
-
-
 def _gpus() -> Rows:
     found = devices.find_gpus()
     if not found:
         return [("NVIDIA GPUs", _no_gpus())]
-    rows = [(f"GPU {gpu.number}", _gpu(gpu)) for gpu in found]
+    rows = []
+    for gpu in found:
+        near = f", near cores {ranges(gpu.cores)}" if gpu.cores else ""
+        text = f"{gpu.name}, {gibibytes(gpu.memory)}{near}"
+        rows.append((f"GPU {gpu.number}", text))
     versions = devices.driver()
     if versions is not None:
         rows.append(("driver", f"{versions[0]}, for CUDA {versions[1]} and older"))
     if len(found) > 1:
         rows.append(("peer access", _peers(found)))
     rows.append(("JAX", devices.why_not_jax() or "can use them"))
-    rows.append(("NCCL", _nccl()))
+    bindings, libraries = _version("nccl4py"), map(_version, NCCL)
+    nccl = "no nccl4py, so values pass through the host: pip install 'synk[cuda13]'"
+    if bindings != MISSING:
+        there = [version for version in libraries if version != MISSING]
+        nccl = f"{there[0] if there else 'of no Python package'}, by nccl4py {bindings}"
+    rows.append(("NCCL", nccl))
     return rows
-
-
-def _nccl() -> str:
-    """Say which NCCL combines the values of GPUs."""
-    bindings = _version("nccl4py")
-    if bindings == "not installed":
-        return "no nccl4py, so values pass through the host: pip install 'synk[cuda13]'"
-    for package in NCCL:
-        if (version := _version(package)) != "not installed":
-            return f"{version}, by nccl4py {bindings}"
-    return f"of no Python package, by nccl4py {bindings}"
 
 
 def _no_gpus() -> str:
@@ -169,11 +161,6 @@ def _no_gpus() -> str:
     if find_spec("pynvml") is None:
         return "not looked for: pip install 'synk[cuda13]'"
     return "none that this process may use (driver, rights, CUDA_VISIBLE_DEVICES)"
-
-
-def _gpu(gpu: GPU) -> str:
-    near = f", near cores {ranges(gpu.cores)}" if gpu.cores else ""
-    return f"{gpu.name}, {gibibytes(gpu.memory)}{near}"
 
 
 def _peers(found: list[GPU]) -> str:
@@ -214,11 +201,14 @@ def _huge_pages() -> str:
 
 def _pytensor() -> Rows:
     linker = type(get_default_mode().linker).__name__
+    compiledir, home = str(config.compiledir), f"{Path.home()}/"
+    if compiledir.startswith(home):
+        compiledir = f"~/{compiledir.removeprefix(home)}"
     return [
         ("mode", f"{config.mode}, compiles with {linker}"),
         ("floatX", config.floatX),
         ("C++ compiler", config.cxx or "none found"),
-        ("compiledir", _tilde(str(config.compiledir))),
+        ("compiledir", compiledir),
     ]
 
 
@@ -274,23 +264,11 @@ def gibibytes(nbytes: int) -> str:
     return f"{nbytes / (1 << 30):.1f} GiB"
 
 
-def _tilde(path: str) -> str:
-    home = str(Path.home())
-    return "~" + path.removeprefix(home) if path.startswith(home + "/") else path
-
-
 def _line(label: str, value: str) -> str:
-    indent = " " * (_LABEL + 2)
-    lines = textwrap.wrap(value, WIDTH - len(indent), break_on_hyphens=False)
-    return "\n".join(
-        (f"  {label}".ljust(len(indent)) if i == 0 else indent) + line
-        for i, line in enumerate(lines or ["-"])
+    return textwrap.fill(
+        value or "-",
+        WIDTH,
+        initial_indent=f"  {label}".ljust(_LABEL + 2),
+        subsequent_indent=" " * (_LABEL + 2),
+        break_on_hyphens=False,
     )
-
-
-def _read(path: str | Path) -> str:
-    """Return a file's text, or "" where the system has no such file."""
-    try:
-        return Path(path).read_text()
-    except OSError:
-        return ""

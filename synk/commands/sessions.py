@@ -55,32 +55,17 @@ class Process(NamedTuple):
 
 @dataclass
 class FoundSession:
-    """A session, or what is left of one.
-
-    Attributes
-    ----------
-    pids : list of int
-        The ranks' process ids, in their order; 0 for one that has not started.
-    last, histories : list of (RankEvent or None), list of list of RankEvent
-        What each rank does, and what it has done before, the oldest first.
-    holders : set of int
-        The processes that have the session's records open. Children that the script has
-        forked may be among them.
-    segments : dict
-        The bytes of the segments that its master and ranks have open.
-    """
+    """A session, or what is left of one."""
 
     owner: Owner
-    pids: list[int]
+    pids: list[int]  # the ranks'; 0 for one that has not started
     last: list[RankEvent | None]
-    histories: list[list[RankEvent]]
+    histories: list[list[RankEvent]]  # what each rank has done before, the oldest first
     holders: set[int] = field(default_factory=set)
+    """The processes that have the session's records open. Children that the script has
+    forked may be among them."""
     segments: dict[Key, int] = field(default_factory=dict)
-
-    @property
-    def is_running(self) -> bool:
-        """Whether its master is there and has not closed it."""
-        return not self.owner.is_closed and not self.is_orphan
+    """The bytes of the segments that its master and ranks have open."""
 
     @property
     def is_orphan(self) -> bool:
@@ -98,19 +83,16 @@ def find_sessions() -> list[FoundSession]:
     """
     found: dict[Key, FoundSession | None] = {}
     held: dict[int, dict[Key, int]] = {}
-    for pid in _own_processes():
-        held[pid] = {}
-        for path in _segments_of(pid):
-            # Each may be closed while we look.
-            with contextlib.suppress(OSError):
-                stat = os.stat(path)
-                key = stat.st_dev, stat.st_ino
-                held[pid][key] = stat.st_blocks * 512
-                if key not in found:
-                    found[key] = _read(path)
-                session = found[key]
-                if session is not None:
-                    session.holders.add(pid)
+    for pid, path in _open_segments():
+        with contextlib.suppress(OSError):  # it may be closed while we look
+            stat = os.stat(path)
+            key = stat.st_dev, stat.st_ino
+            held.setdefault(pid, {})[key] = stat.st_blocks * 512
+            if key not in found:
+                found[key] = _read(path)
+            session = found[key]
+            if session is not None:
+                session.holders.add(pid)
     sessions = [session for session in found.values() if session is not None]
     for session in sessions:
         for pid in session.holders & {session.owner.master, *session.pids}:
@@ -118,23 +100,16 @@ def find_sessions() -> list[FoundSession]:
     return sorted(sessions, key=lambda session: session.owner.master)
 
 
-def _own_processes() -> list[int]:
-    pids = []
-    for name in os.listdir("/proc"):
-        with contextlib.suppress(OSError):
-            if name.isdigit() and os.stat(f"/proc/{name}").st_uid == os.getuid():
-                pids.append(int(name))
-    return pids
-
-
-def _segments_of(pid: int) -> list[str]:
-    paths = []
-    with contextlib.suppress(OSError):
-        for entry in os.scandir(f"/proc/{pid}/fd"):
-            with contextlib.suppress(OSError):
-                if _SEGMENT.fullmatch(os.readlink(entry.path)):
-                    paths.append(entry.path)
-    return paths
+def _open_segments() -> Iterator[tuple[int, str]]:
+    """Yield the processes of this user, and links to the segments that they have."""
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):  # it may end while we look
+            if folder.stat().st_uid != os.getuid():
+                continue
+            for entry in os.scandir(folder / "fd"):
+                with contextlib.suppress(OSError):
+                    if _SEGMENT.fullmatch(os.readlink(entry.path)):
+                        yield int(folder.name), entry.path
 
 
 def _read(path: str) -> FoundSession | None:
@@ -181,8 +156,11 @@ def ps(argv: Sequence[str]) -> int:
         help="show the last N things that each rank did, 256 at the most",
     )
     events = parser.parse_args(argv).events
-    sessions = [session for session in find_sessions() if session.is_running]
-    texts = [_described(session, events) for session in sessions]
+    texts = [
+        _described(session, events)
+        for session in find_sessions()
+        if not (session.owner.is_closed or session.is_orphan)
+    ]
     print("\n\n".join(texts or ["no session of this user is running"]))
     return 0
 

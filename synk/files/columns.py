@@ -26,6 +26,8 @@ class Column:
     files have not one shape and dtype.
     """
 
+    _mean = _std = _NOTHING
+
     def __init__(self, sources: Sequence[Source], dtype: Any = None) -> None:
         first = sources[0]
         self.dtype = _native(first.dtype if dtype is None else np.dtype(dtype))
@@ -77,7 +79,7 @@ class Column:
 
     def array(self, file: int) -> np.ndarray:
         """Return a file's rows as `fill` takes them."""
-        return self._as_bytes(np.ascontiguousarray(self._read(file), self.dtype))
+        return self._as_filled(np.ascontiguousarray(self._read(file), self.dtype))
 
     def _read(self, file: int) -> np.ndarray:
         source = self._sources[file]
@@ -89,7 +91,9 @@ class Column:
         """Return an array whose numbers the dtype holds."""
         if self._narrows and found.size:
             low, high = int(found.min()), int(found.max())
-            least, most = (0, 1) if self.dtype.kind == "b" else _limits(self.dtype)
+            least, most = 0, 1
+            if self.dtype.kind != "b":
+                least, most = np.iinfo(self.dtype).min, np.iinfo(self.dtype).max
             if low < least or high > most:
                 raise ValueError(
                     f"{where}: numbers from {low} to {high}, which {self.dtype} does"
@@ -105,10 +109,9 @@ class Column:
         out: np.ndarray,
     ) -> None:
         """Write rows of arrays that `array` has returned; see `fill.fill`."""
-        fill(arrays, starts, rows, _NOTHING, _NOTHING, self._as_bytes(out))
+        fill(arrays, starts, rows, self._mean, self._std, self._as_filled(out))
 
-    @staticmethod
-    def _as_bytes(array: np.ndarray) -> np.ndarray:
+    def _as_filled(self, array: np.ndarray) -> np.ndarray:
         """Return rows as lines of bytes: one loop then serves all dtypes."""
         width = int(np.prod(array.shape[1:])) * array.itemsize
         return array.reshape(-1).view(np.uint8).reshape(len(array), 1, 1, width)
@@ -125,21 +128,9 @@ class Column:
 class ImageColumn(Column):
     """Images as they are trained on: of axes (channel, 0, 1), or (0, 1).
 
-    A part of each is taken, mirrored or not, from which a mean image is subtracted.
-
-    Parameters
-    ----------
-    layout : str
-        The files' axes: "b" is the image, "c" the channel, "0" and "1" the place in it.
-    mean, std : array_like, optional
-        What is subtracted, and then divided by: a number, one for each channel, or an
-        image.
-    crop : int or (int, int), optional
-        Size of the part that is taken; by default all.
-    mirror : bool
-        Whether half of them are mirrored, left to right.
-    is_random : bool
-        Whether part and mirroring are drawn; otherwise it is the part in the centre.
+    A part of each is taken, mirrored or not, from which a mean image is subtracted; the
+    arguments are those of `synk.files.images`. Where part and mirroring are not drawn
+    (`is_random`), it is the part in the centre.
     """
 
     def __init__(
@@ -173,7 +164,6 @@ class ImageColumn(Column):
         self.shape = (*self.shape[:-2], int(lines), int(columns))
         self._spare = height - int(lines), width - int(columns)
         self._mirror, self._is_random = mirror, is_random
-        self._mean = self._std = _NOTHING
         if mean is not None or std is not None:
             if self.dtype.kind != "f":
                 raise TypeError(f"a mean or std is for floats: dtype is {self.dtype}")
@@ -222,22 +212,14 @@ class ImageColumn(Column):
         images = found.transpose(self._axes)
         return images if images.ndim == 4 else images[:, None]
 
-    def fill(
-        self,
-        arrays: Sequence[np.ndarray],
-        starts: np.ndarray,
-        rows: np.ndarray,
-        out: np.ndarray,
-    ) -> None:
-        """Write images of arrays that `array` has returned; see `fill.fill`."""
-        shape = len(out), self._whole[0], *self.shape[-2:]
-        fill(arrays, starts, rows, self._mean, self._std, out.reshape(shape))
+    def _as_filled(self, array: np.ndarray) -> np.ndarray:
+        """Return images with an axis for the channel."""
+        return array.reshape(len(array), self._whole[0], *self.shape[-2:])
 
     def draw(self, rows: int, seed: int, epoch: int) -> np.ndarray | None:
         """Return first line, first column and mirroring of all images in an epoch.
 
-        They follow from seed, epoch and the image's number alone. All places are as
-        likely as each other.
+        They follow from seed, epoch and the image's number alone.
         """
         if not self._is_random:
             return None
@@ -251,11 +233,6 @@ class ImageColumn(Column):
             return draws[rows]
         top, left = (spare // 2 for spare in self._spare)
         return np.broadcast_to(np.array([top, left, 0]), (len(rows), 3))
-
-
-def _limits(dtype: np.dtype) -> tuple[int, int]:
-    limits = np.iinfo(dtype)
-    return int(limits.min), int(limits.max)
 
 
 def _native(dtype: np.dtype) -> np.dtype:

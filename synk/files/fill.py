@@ -13,6 +13,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from ..compiled import array_at, compile_kernel
+from ..memory.mapping import address
 
 _INDEX, _PLACE, _TOP, _LEFT, _FLIPPED = range(5)
 
@@ -89,27 +90,17 @@ def fill(
 ) -> None:
     """Write rows of several arrays: of each a part, normalised, mirrored or not.
 
-    Parameters
-    ----------
-    arrays : sequence of numpy.ndarray, shape (rows, channels, height, width)
-        Of one dtype. Dense, their axes in memory in any order.
-    starts : numpy.ndarray of int64
-        Where the rows of each array start in `rows`, and the end.
-    rows : numpy.ndarray of int64, shape (n, 5)
-        Of each its index in its array, its place in `out`, the first line and column
-        that are taken, and whether these are mirrored.
-    mean, std : numpy.ndarray, shape (channels, height, width)
-        What is subtracted, and then divided by; of no elements, if nothing is.
-    out : numpy.ndarray, shape (places, channels, lines, columns)
+    Arrays have the shape (rows, channels, height, width) and one dtype; they are dense,
+    their axes in memory in any order. `starts` says where the rows of each start in
+    `rows`, and the end. That has of each row its index in its array, its place in
+    `out`, the first line and column that are taken, and whether these are mirrored.
+    `mean` and `std`, of a whole image's shape, have no elements if there are none.
     """
     if not arrays:
         return
-    files = np.array(
-        [
-            [a.__array_interface__["data"][0], a.size]
-            + [stride // a.itemsize for stride in a.strides]
-            for a in arrays
-        ],
-        np.int64,
-    ).reshape(-1, 6)
-    _fill(files, starts, rows, np.empty(0, arrays[0].dtype), mean, std, out)
+    files = [
+        [address(a), a.size, *(stride // a.itemsize for stride in a.strides)]
+        for a in arrays
+    ]
+    kind = np.empty(0, arrays[0].dtype)
+    _fill(np.array(files, np.int64), starts, rows, kind, mean, std, out)

@@ -31,7 +31,7 @@ from ..ranks.to_nodes import CODECS, Codec, Encoder
 from ..user_frames import callers_level
 from ..variables.data import Data
 from .columns import Column
-from .order import Part, batches_of_part
+from .order import Part, batches_of_part, order_of_epoch
 from .rows import Rows, check_batch_size, new_reader, read_on_any_core
 from .stored import Stored
 
@@ -48,34 +48,26 @@ class Epoch(NamedTuple):
 
 
 class Reader:
-    """What reads rows in the master of one machine.
-
-    Attributes
-    ----------
-    ends : numpy.ndarray of int64
-        Of the present epoch; see `order_of_epoch`.
-    part : tuple or None
-        What was begun to be read last: the epoch, and where the part begins and ends.
-    copies : list of Copy
-        What was begun to be read last, where it is no part of node 0's `Data`.
-    """
+    """What reads rows in the master of one machine."""
 
     def __init__(self, rows: Rows, here: Here) -> None:
         self._rows, self._here = rows, here
         self._reader = new_reader()
         self._opened: dict[tuple[int, int], np.ndarray] = {}
         self._epoch: Epoch | None = None
-        self._order = self.ends = np.empty(0, np.int64)
+        self._order = self.ends = np.empty(0, np.int64)  # see `order_of_epoch`
         self._draws: list[np.ndarray | None] = []
+        # What was begun to be read last: epoch, begin and end of the part; and the
+        # arrays, where they are no part of node 0's `Data`.
         self.part: tuple | None = None
         self.copies: list[Copy] = []
 
     def go_to(self, epoch: Epoch) -> None:
         """Know the order of an epoch's rows, and what is drawn for them."""
         if epoch != self._epoch:
-            of_rows = epoch.epoch, epoch.seed, epoch.shuffle
-            self._order, self.ends = self._rows._order(*of_rows)
-            self._draws = self._rows._draws(epoch.seed, epoch.epoch)
+            rows, how = self._rows, (epoch.seed, epoch.epoch, epoch.shuffle)
+            self._order, self.ends = order_of_epoch(rows._counts, rows._window, *how)
+            self._draws = rows._draws(epoch.seed, epoch.epoch)
             self._epoch, self._opened = epoch, {}
 
     def begin(
@@ -243,10 +235,6 @@ def parts(rows: Rows, epoch: Epoch) -> Iterator[Part]:
     assert rows._known is not None
     _, number = rows._known
     assert number is not None
-    return _parts(rows, number, epoch)
-
-
-def _parts(rows: Rows, number: int, epoch: Epoch) -> Iterator[Part]:
     reader: Reader = SESSION.context.readers[number]
     reader.go_to(epoch)
     rooms: dict[int, tuple[Data, ...]] = {}
@@ -263,21 +251,20 @@ def _parts(rows: Rows, number: int, epoch: Epoch) -> Iterator[Part]:
         assert reader.part == (epoch, low, high), "not this part was read"
         reader.wait()
         windows = [array._window() for array in room]
-        if any(state_of(window) is None for window in windows):
-            # A child of the script may write there: then all is sent with each call.
+        is_partial = all(state_of(window) is not None for window in windows)
+        _note(room, is_partial)
+        if is_partial:
+            batches = batches_of_part(high - low, epoch.batch_size)
+            SESSION.run(worker_end, number, (windows, batches), mine=(number, None))
+        else:  # a child of the script may write there: all is sent with each call
             reader.read_all(low, high, [array.data for array in room])
-            _note(room, is_partial=False)
-            return
-        _note(room, is_partial=True)
-        batches = batches_of_part(high - low, epoch.batch_size)
-        SESSION.run(worker_end, number, (windows, batches), mine=(number, None))
 
     def close() -> None:
         reader.close()
         for room in rooms.values():
             _note(room, is_partial=False)
 
-    yield from rows._in_turns(reader.ends, epoch.batch_size, begin, end, close)
+    return rows._in_turns(reader.ends, epoch.batch_size, begin, end, close)
 
 
 def _note(room: tuple[Data, ...], is_partial: bool) -> None:

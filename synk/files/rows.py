@@ -124,12 +124,8 @@ class Rows:
             If there is no room for two parts.
         """
         check_batch_size(batch_size)
-        return self._parts(epoch, batch_size, seed, shuffle)
-
-    def _parts(
-        self, epoch: int, batch_size: int, seed: int, shuffle: bool
-    ) -> Iterator[Part]:
-        order, ends = self._order(epoch, seed, shuffle)
+        how = seed, epoch, shuffle
+        order, ends = order_of_epoch(self._counts, self._window, *how)
         draws = self._draws(seed, epoch)
         opened: dict[tuple[int, int], np.ndarray] = {}
         reader = new_reader()
@@ -146,10 +142,7 @@ class Rows:
             if low:
                 reader.wait()
 
-        def close() -> None:
-            reader.close()
-
-        yield from self._in_turns(ends, batch_size, begin, end, close)
+        return self._in_turns(ends, batch_size, begin, end, reader.close)
 
     def _in_turns(
         self,
@@ -191,12 +184,6 @@ class Rows:
 
     # -- for who goes through an epoch
 
-    def _order(
-        self, epoch: int, seed: int, shuffle: bool
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """Return the order of an epoch's rows; see `order_of_epoch`."""
-        return order_of_epoch(self._counts, self._window, seed, epoch, shuffle)
-
     def _draws(self, seed: int, epoch: int) -> list[np.ndarray | None]:
         """Return what is drawn for all rows of an epoch, of each column."""
         return [column.draw(len(self), seed, epoch) for column in self._columns]
@@ -226,15 +213,9 @@ class Rows:
     ) -> Callable[[], None]:
         """Return what writes rows to `out`, after all that Python can do before.
 
-        Parameters
-        ----------
-        draws : sequence
-            Of each column, for all rows of the epoch.
-        opened : dict
-            Arrays of the part before, by column and file, which are replaced by those
-            of this one.
-        into : numpy.ndarray of int64, optional
-            The place of each row in `out`; by default they come in their order.
+        `draws` are of each column, for all rows of the epoch. `opened` has the arrays
+        of the part before, by column and file, which are replaced by those of this one.
+        Rows come to the places `into` of `out`, by default in their order.
         """
         in_order = np.argsort(rows, kind="stable")
         rows = rows[in_order]

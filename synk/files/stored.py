@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import mmap
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,56 +18,18 @@ import numpy as np
 from ..memory import descriptors
 
 
-class Place(NamedTuple):
-    """An array in a file.
-
-    Attributes
-    ----------
-    name : str or None
-        Of a dataset, in a file that may have several.
-    offset : int or None
-        Where its elements begin in the file, one after the other; None, if they are
-        compressed or in pieces, so that they must be read by the format's library.
-    is_fortran : bool
-        Whether their first index is the one that changes fastest.
-    """
-
-    name: str | None
-    shape: tuple[int, ...]
-    dtype: np.dtype
-    offset: int | None = None
-    is_fortran: bool = False
-
-
-class Format(NamedTuple):
-    """A format of files.
-
-    Attributes
-    ----------
-    find : callable
-        Returns the places of arrays in a file, of these names or, if they are None, of
-        the one that there is. It raises `ValueError` for what is not there.
-    read : callable
-        Returns the array of a name, where that cannot be mapped.
-    """
-
-    find: Callable[[str, Sequence[str] | None], list[Place]]
-    read: Callable[[str, str], np.ndarray]
-
-
 class Stored(NamedTuple):
-    """Where an array lies, in which file; `stamp` tells it from itself after a change.
-
-    See `Place` of the others.
-    """
+    """Where an array lies, in which file."""
 
     path: str
-    stamp: tuple[int, int]
-    name: str | None
+    stamp: tuple[int, int]  # of the file; tells it from itself after a change
+    name: str | None  # of a dataset, in a file that may have several
     shape: tuple[int, ...]
     dtype: np.dtype
     offset: int | None
-    is_fortran: bool = False
+    """Where its elements begin in the file, one after the other; None, if they are
+    compressed or in pieces, so that they must be read by the format's library."""
+    is_fortran: bool = False  # the first index is the one that changes fastest
 
     @property
     def absolute(self) -> Stored:
@@ -89,8 +51,8 @@ class Stored(NamedTuple):
                 raise ValueError("it has changed since it was found")
             if self.offset is not None:
                 return self._mapped()
-            assert self.name is not None
-            return _format_of(self.path).read(self.path, self.name)
+            with _opened(self.path) as file:  # only HDF5 has such
+                return file[self.name][()]
 
     def _mapped(self) -> np.ndarray:
         assert self.offset is not None
@@ -132,18 +94,14 @@ def stored_in(path: str, names: Sequence[str] | None) -> list[Stored]:
     """
     with damaged(path):
         stamp = _stamp(path)
-        places = _format_of(path).find(path, names)
-        found = [Stored(path, stamp, *place) for place in places]
+        find = FORMATS[Path(path).suffix.lower()]
+        found = [Stored(path, stamp, *place) for place in find(path, names)]
         for stored in found:
             if stored.dtype.kind not in "biuf" or not stored.shape:
                 raise ValueError(
                     f"no rows of numbers, but {stored.dtype} {stored.shape}"
                 )
     return found
-
-
-def _format_of(path: str) -> Format:
-    return FORMATS[Path(path).suffix.lower()]
 
 
 def _stamp(path: str) -> tuple[int, int]:
@@ -165,73 +123,59 @@ def damaged(path: str) -> Iterator[None]:
         raise ValueError(f"{path}: {text}") from error
 
 
-# -- NumPy's files
+# -- the arrays of a file: what `Stored` has of them, from `name` on
 
 
-def _find_npy(path: str, names: Sequence[str] | None) -> list[Place]:
+def _find_npy(path: str, names: Sequence[str] | None) -> list[tuple]:
     if names is not None and len(names) > 1:
         raise ValueError(f"it has one array, and no {', '.join(names)}")
     array = np.load(path, mmap_mode="r")
     if not isinstance(array, np.memmap):
         raise ValueError("no array, but an archive of some")
     is_fortran = array.flags.f_contiguous and not array.flags.c_contiguous
-    return [Place(None, array.shape, array.dtype, array.offset, is_fortran)]
+    return [(None, array.shape, array.dtype, array.offset, is_fortran)]
 
 
-def _read_npy(path: str, name: str) -> np.ndarray:
-    return np.load(path)
-
-
-# -- HDF5
-
-
-def _find_hdf5(path: str, names: Sequence[str] | None) -> list[Place]:
+def _find_hdf5(path: str, names: Sequence[str] | None) -> list[tuple]:
     """Return the datasets of these names, or the only one with numbers.
 
     A group stands for all that are in it, in the order of their names.
     """
     with _opened(path) as file:
-        if names is not None:
-            return [found for name in names for found in _named(file, name)]
-        # Whatever else is there, such as what pickled objects became, is left alone.
-        found = [place for place in _below(file) if place.dtype.kind in "biuf"]
-        if len(found) != 1:
-            there = ", ".join(str(place.name) for place in found) or "none"
-            raise ValueError(
-                f"one dataset of numbers is expected, there are: {there}; say by names="
-                " which are meant"
-            )
-        return found
+        if names is None:
+            # Whatever else is there, as what pickled objects became, is left alone.
+            found = [each for each in _below(file) if each.dtype.kind in "biuf"]
+            if len(found) != 1:
+                there = ", ".join(dataset.name for dataset in found) or "none"
+                raise ValueError(
+                    f"one dataset of numbers is expected, there are: {there}; say by"
+                    " names= which are meant"
+                )
+            return [_place(found[0])]
+        places: list[tuple] = []
+        for name in names:
+            if name not in file:
+                there = ", ".join(file)
+                raise ValueError(f"no dataset or group {name!r}: it has {there}")
+            found = [file[name]] if hasattr(file[name], "dtype") else _below(file[name])
+            if not found:
+                raise ValueError(f"no datasets are in the group {name!r}")
+            places += map(_place, found)
+        return places
 
 
-def _read_hdf5(path: str, name: str) -> np.ndarray:
-    """Return a dataset's values."""
-    with _opened(path) as file:
-        return file[name][()]
-
-
-def _named(file: Any, name: str) -> list[Place]:
-    if name not in file:
-        raise ValueError(f"no dataset or group {name!r}: it has {', '.join(file)}")
-    found = file[name]
-    places = [_place(found)] if hasattr(found, "dtype") else _below(found)
-    if not places:
-        raise ValueError(f"no datasets are in the group {name!r}")
-    return places
-
-
-def _below(group: Any) -> list[Place]:
+def _below(group: Any) -> list[Any]:
     found = []
     for key in sorted(group):
         member = group.get(key)  # None for a link to nothing
         if hasattr(member, "dtype") and hasattr(member, "shape"):
-            found.append(_place(member))
+            found.append(member)
         elif hasattr(member, "keys"):
             found += _below(member)
     return found
 
 
-def _place(dataset: Any) -> Place:
+def _place(dataset: Any) -> tuple:
     import h5py
 
     shape, offset = dataset.shape or (), None
@@ -240,7 +184,7 @@ def _place(dataset: Any) -> Place:
     # What was never written has no place, and h5py may name one all the same.
     if layout == h5py.h5d.CONTIGUOUS and dataset.id.get_storage_size() == nbytes > 0:
         offset = dataset.id.get_offset()
-    return Place(dataset.name, tuple(shape), dataset.dtype, offset)
+    return dataset.name, tuple(shape), dataset.dtype, offset
 
 
 def _opened(path: str) -> Any:
@@ -253,9 +197,9 @@ def _opened(path: str) -> Any:
     return h5py.File(path, "r")
 
 
-_HDF5 = Format(_find_hdf5, _read_hdf5)
-FORMATS = {
-    ".npy": Format(_find_npy, _read_npy),
-    **dict.fromkeys((".hkl", ".h5", ".hdf5"), _HDF5),
-}
-"""By how a file's name ends."""
+FORMATS = {".npy": _find_npy, **dict.fromkeys((".hkl", ".h5", ".hdf5"), _find_hdf5)}
+"""What finds the arrays of a file, by how its name ends.
+
+Of these names or, if they are None, the one that there is; it raises ValueError for
+what is not there.
+"""
