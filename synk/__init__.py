@@ -25,6 +25,7 @@ from .errors import (
     WorkerDied,
 )
 from .ops import grad
+from .parallel.script import parallel_functions
 from .ranks.forking import (
     close,
     fork,
@@ -113,6 +114,7 @@ __all__ = [
     "nn",
     "nodes",
     "ops",
+    "parallel_functions",
     "pymc",
     "rank",
     "recover",

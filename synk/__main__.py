@@ -26,13 +26,17 @@ def main(argv: list[str] | None = None) -> int:
     """
     argv = sys.argv[1:] if argv is None else argv
     first = argv[0] if argv else ""
+    if first == "--parallel":
+        return import_module("synk.commands.parallel").main(argv)
     if first not in COMMANDS and (first.endswith(".py") or os.path.isfile(first)):
         return import_module("synk.commands.script").main(argv)
     parser = argparse.ArgumentParser(
         prog="python -m synk",
         description=__doc__,
         epilog="python -m synk SCRIPT.py [ARGUMENTS] runs a script in which `theano`"
-        " and `synkhronos` can be imported from its first line on.",
+        " and `synkhronos` can be imported from its first line on; python -m synk"
+        " --parallel SCRIPT.py [ARGUMENTS] runs its functions on ranks as well, where"
+        " these are faster.",
     )
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name, (_, text) in COMMANDS.items():

@@ -281,12 +281,23 @@ class Plans:
         facts = PlanFacts(engines, kind, False, False, 0, 0, None, None, ranks, ranks)
         return self._with_replicas(choose(facts))
 
-    def facts(self, rows: int, arrays: Sequence[Any]) -> PlanFacts:
-        """Return what the plans of calls of about so many rows follow from."""
+    def facts(
+        self,
+        rows: int,
+        arrays: Sequence[Any],
+        ranks: int | None = None,
+        cores: int | None = None,
+    ) -> PlanFacts:
+        """Return what the plans of calls of about so many rows follow from.
+
+        By default by the ranks and cores that there are.
+        """
+        if ranks is None or cores is None:
+            ranks = SESSION.size
+            cores = len(SESSION.context.place.cores) * ranks
         spec = self._spec
         about, sizes, work = self._standing_for(rows, arrays)
         nbytes = nbytes_of(spec.inputs, sizes)
-        place = SESSION.context.place
         return PlanFacts(
             engines=self._engines(),
             kind=self._kind,
@@ -296,8 +307,8 @@ class Plans:
             row_bytes=0 if nbytes is None or not about else nbytes // about,
             summed=nbytes_of([var for var, _ in spec.sums], sizes),
             work=work,
-            ranks=SESSION.size,
-            cores=len(place.cores) * SESSION.size,
+            ranks=ranks,
+            cores=cores,
             has_any_bits=spec.has_any_bits,
         )
 
@@ -342,8 +353,7 @@ class Plans:
         self, rows: int, arrays: Sequence[Any], ranks: int, cores: int
     ) -> Predicted | None:
         """Return the seconds of a call by so many ranks; None if they do not follow."""
-        facts = self.facts(rows, arrays)
-        return predict(dataclasses.replace(facts, ranks=ranks, cores=cores))
+        return predict(self.facts(rows, arrays, ranks, cores))
 
     def settle(self, rows: int, planned: Planned, measured: dict[str, float]) -> None:
         """Have a plan make calls of about so many rows from now on, in later runs too.

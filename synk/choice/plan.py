@@ -312,10 +312,17 @@ class Predicted:
         By the plan of the rules.
     by_pytensor : float
         Of the plain function on one core.
+    serial : float
+        Of the plain function in a process that has all cores, which it uses for
+        products of matrices.
+    is_alone : bool
+        Whether rank 0 makes the call, by that plan.
     """
 
     by_ranks: float
     by_pytensor: float
+    serial: float
+    is_alone: bool
 
 
 def predict(facts: PlanFacts) -> Predicted | None:
@@ -330,7 +337,10 @@ def predict(facts: PlanFacts) -> Predicted | None:
     slower = engine_named(engine).costs.slower
     elements = slower * (work.elements + work.common) + more
     by_pytensor = CALL + work.products + elements
-    return Predicted(alone if plan.is_alone else together, by_pytensor)
+    of_all_cores = SERIAL_OF_PRODUCTS + (1 - SERIAL_OF_PRODUCTS) / facts.cores
+    serial = CALL + work.products * of_all_cores + elements
+    by_ranks = alone if plan.is_alone else together
+    return Predicted(by_ranks, by_pytensor, serial, plan.is_alone)
 
 
 # -- tasks on groups of ranks

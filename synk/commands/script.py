@@ -11,7 +11,8 @@ from __future__ import annotations
 import builtins
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import CodeType, ModuleType, TracebackType
@@ -22,13 +23,18 @@ from ..cluster import launcher
 ON_PATH = Path(__file__).parent / "on_path"
 
 
-def main(argv: Sequence[str]) -> int:
+def main(
+    argv: Sequence[str],
+    within: Callable[[], AbstractContextManager] = nullcontext,
+) -> int:
     """Run a script to its end.
 
     Parameters
     ----------
     argv : list of str
         The script, and its arguments.
+    within : callable
+        Returns what the script is run within, in a ``with`` block.
 
     Returns
     -------
@@ -48,12 +54,18 @@ def main(argv: Sequence[str]) -> int:
     _offer_names()
     launched = launcher.launched()
     if launched is None:
-        run(source, path)
+        with within():
+            run(source, path)
         return 0
-    return _run_on_nodes(launched, source, path)
+    return _run_on_nodes(launched, source, path, within)
 
 
-def _run_on_nodes(launched: launcher.Launched, source: bytes, path: str) -> int:
+def _run_on_nodes(
+    launched: launcher.Launched,
+    source: bytes,
+    path: str,
+    within: Callable[[], AbstractContextManager],
+) -> int:
     """Run a script on node 0, and serve it on others."""
     from ..cluster.nodes import Cluster
     from ..ranks.serving import serve
@@ -65,7 +77,8 @@ def _run_on_nodes(launched: launcher.Launched, source: bytes, path: str) -> int:
         return serve(cluster)
     SESSION.cluster = cluster
     try:
-        run(source, path)
+        with within():
+            run(source, path)
     finally:
         SESSION.close()
         cluster.end()

@@ -1,4 +1,4 @@
-"""Theano-MPI's model classes, trained on synk's ranks.
+"""Theano-MPI's model classes, trained on synk's ranks; mpi_learn's model files.
 
 A class that was written for Theano-MPI's rules stays as it is: its constructor, its
 `compile_iter_fns`, `train_iter`, `val_iter` and the others of `contract`. ::
@@ -20,7 +20,8 @@ for one that has stopped. Exchanges are those of `synk.rules`.
 The module is not imported with the package: ``from synk.compat import BSP``.
 """
 
+from .keras import load_keras_json
 from .recorder import Recorder
 from .rules import BSP, EASGD, GOSGD
 
-__all__ = ["BSP", "EASGD", "GOSGD", "Recorder"]
+__all__ = ["BSP", "EASGD", "GOSGD", "Recorder", "load_keras_json"]

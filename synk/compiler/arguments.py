@@ -94,8 +94,7 @@ def make_spec(
         value = getattr(given, name)
         if value not in allowed:
             raise ValueError(f"{name} must be one of {allowed}, got {value!r}")
-    asked = _asked(given, parts)
-    _check_roots(asked, options.get("on_unused_input"))
+    asked = asked_of(given, parts)
     if may_cut and (cut := _cut(asked)):
         # Where ranks would still repeat what needs all rows, nothing is gained by it.
         with contextlib.suppress(SplitError):
@@ -108,6 +107,11 @@ def _settled(asked: Asked, careful: bool) -> FunctionSpec:
     with noted(asked.all_inputs, careful) as filled:
         spec = settle(asked)
     return spec if asked.is_local else replace(spec, filled=filled)
+
+
+def chooses_rows(asked: Asked) -> bool:
+    """Tell whether arguments of a function without other rows choose some of data."""
+    return _cut(replace(asked, bcast_inputs=asked.all_inputs, inputs=[])) is not None
 
 
 def _cut(asked: Asked) -> Asked | None:
@@ -130,8 +134,14 @@ def _cut(asked: Asked) -> Asked | None:
     )
 
 
-def _asked(given: FunctionArguments, parts: Sequence[SharedVariable]) -> Asked:
+def asked_of(given: FunctionArguments, parts: Sequence[SharedVariable] = ()) -> Asked:
     """Return a function with its givens substituted, before anything is settled."""
+    asked = _asked(given, parts)
+    _check_roots(asked, given.options.get("on_unused_input"))
+    return asked
+
+
+def _asked(given: FunctionArguments, parts: Sequence[SharedVariable]) -> Asked:
     options = given.options
     inputs = _check_inputs(given.inputs, "inputs")
     bcast_inputs: list[Variable] = []

@@ -190,14 +190,15 @@ class Density:
         from the graph and its shapes.
         """
         left = len(self._left) * OF_LEFT
-        by_ranks, by_pytensor = left, left
+        by_ranks = by_pytensor = serial = left
         for part in self.parts:
             how = part.arguments(self.start), ranks, cores
             if (found := predicted(part.function, *how)) is None:
                 return None
             by_ranks += OF_PART + found.by_ranks
             by_pytensor += found.by_pytensor
-        return Predicted(by_ranks, by_pytensor)
+            serial += found.serial
+        return Predicted(by_ranks, by_pytensor, serial, False)
 
     @property
     def has_bits_of_any_ranks(self) -> bool:

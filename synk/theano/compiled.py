@@ -11,6 +11,7 @@ import copy
 import copyreg
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -241,17 +242,6 @@ class Filled(_LookedInto):
         self, compiled: Any, slots: Sequence[Slot], names: list[str] | None
     ) -> None:
         self._compiled, self._slots, self._names = compiled, list(slots), names
-        inside, self._held = compiled.container, _Containers()
-        for place, slot in enumerate(slots):
-            state = slot.variable if slot.state is None else slot.state
-            # A state that the graph does not use is not inside.
-            held = inside.get(state)
-            if held is None and slot.state is not None:
-                held = slot.state.container
-            self._held.add(held, slot.name, slot.variable, state, place)
-        for variable, container in inside.items():
-            if isinstance(variable, Variable):
-                self._held.add(container, variable.name, variable)
 
     def __reduce__(self) -> Any:
         return Filled, (self._compiled, self._slots, self._names)
@@ -268,12 +258,12 @@ class Filled(_LookedInto):
         try:
             for slot, value in given:
                 if slot.state is not None and value is not _NOT_GIVEN:
-                    self[slot.variable] = value
+                    slot.state.container.value = value
             results = self._compiled(*values, **kwargs)
         finally:
             for slot in self._slots:
                 if slot.default is not None:
-                    self[slot.variable] = slot.default
+                    slot.state.container.value = slot.default
         return results if names is None else dict(zip(names, results, strict=True))
 
     def _arguments(self, args: tuple, kwargs: dict[str, Any]) -> list[tuple[Slot, Any]]:
@@ -295,10 +285,21 @@ class Filled(_LookedInto):
             found.append((slot, value))
         return found
 
-    @property
+    @cached_property
     def container(self) -> _Containers:
         """What holds the value of each input and shared variable."""
-        return self._held
+        inside, found = self._compiled.container, _Containers()
+        for place, slot in enumerate(self._slots):
+            state = slot.variable if slot.state is None else slot.state
+            # A state that the graph does not use is not inside.
+            held = inside.get(state)
+            if held is None and slot.state is not None:
+                held = slot.state.container
+            found.add(held, slot.name, slot.variable, state, place)
+        for variable, container in inside.items():
+            if isinstance(variable, Variable):
+                found.add(container, variable.name, variable)
+        return found
 
     def copy(
         self, share_memory: bool = False, swap: dict | None = None, **options: Any

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import pytensor
+from pytensor import config
 from pytensor.compile import SharedVariable, UnusedInputError
+from pytensor.graph.basic import Variable
 from pytensor.graph.replace import clone_replace
+from pytensor.graph.traversal import ancestors
 
 from ..also_named import also_named
 from ..engines import engine_for
@@ -69,31 +73,58 @@ def function(
         for slot in stateful
         if slot.given.update is not None
     ]
+    inputs = [slot.given or slot.variable for slot in slots if slot.state is None]
+    options = {
+        "updates": updates,
+        "givens": states + _pairs(givens),
+        "no_default_updates": no_default_updates,
+        "accept_inplace": accept_inplace,
+        "name": name,
+        "rebuild_strict": rebuild_strict,
+        "allow_input_downcast": allow_input_downcast,
+        "profile": profile or None,  # debugprint cannot do with False
+        "on_unused_input": on_unused_input,
+    }
     mode = _mode_of(mode)
+    compile_it = partial(_compiled, inputs, outputs, mode, options)
+    made = _make(compile_it, inputs, outputs, mode=mode, **options)
+    if names is None and not stateful:
+        return made
+    with_default = [slot.variable for slot in stateful if slot.default is not None]
+    if with_default and (on_unused_input or config.on_unused_input) == "raise":
+        listed = outputs if isinstance(outputs, list | tuple) else [outputs]
+        roots = [getattr(each, "variable", each) for each in listed]
+        roots += [new for _, new in updates + _pairs(givens)]
+        used = set(ancestors([var for var in roots if isinstance(var, Variable)]))
+        for variable in with_default:
+            if variable not in used:
+                text = f"the graph does not use the input {variable}"
+                raise UnusedInputError(text)
+    return Filled(made, slots, names)
+
+
+def _compiled(inputs: Any, outputs: Any, mode: Any, options: dict[str, Any]) -> Any:
     with ignoring(mode, *ADVICE):
-        compiled = pytensor.function(
-            [slot.given or slot.variable for slot in slots if slot.state is None],
-            outputs,
-            mode=own_mode(mode),
-            updates=updates,
-            givens=states + _pairs(givens),
-            no_default_updates=no_default_updates,
-            accept_inplace=accept_inplace,
-            name=name,
-            rebuild_strict=rebuild_strict,
-            allow_input_downcast=allow_input_downcast,
-            profile=profile or None,  # debugprint cannot do with False
-            on_unused_input=on_unused_input,
-        )
+        compiled = pytensor.function(inputs, outputs, mode=own_mode(mode), **options)
     if engine_for(mode).ON_DEVICE:
         show_numpys(compiled.get_shared())
-    compiled = as_theanos(compiled)
-    if names is None and not stateful:
-        return compiled
-    unused = [s for s in stateful if s.default is not None and s.state not in compiled]
-    if unused and (on_unused_input or pytensor.config.on_unused_input) == "raise":
-        raise UnusedInputError(f"the graph does not use the input {unused[0].variable}")
-    return Filled(compiled, slots, names)
+    return as_theanos(compiled)
+
+
+def _at_once(compile_it: Callable[[], Any], *args: Any, **options: Any) -> Any:
+    return compile_it()
+
+
+_make: Callable[..., Any] = _at_once
+
+
+def make_by(make: Callable[..., Any] | None) -> None:
+    """Have functions made by `make`, from now on, or compiled at once again.
+
+    It is given what compiles a function, and the arguments of ``pytensor.function``.
+    """
+    global _make
+    _make = make or _at_once
 
 
 def _pairs(given: Any) -> list[tuple[Any, Any]]:

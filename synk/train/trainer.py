@@ -25,7 +25,7 @@ from ..ranks.session import SESSION
 from ..rules.rule import Rule
 from ..rules.simulate import Exchange
 from ..user_frames import entry
-from . import files
+from . import files, keras
 from .batches import (
     Arrays,
     Epoch,
@@ -45,12 +45,15 @@ class Trainer:
 
     Parameters
     ----------
-    step : Function
+    step : Function or keras.models.Model
         A training step, whose first output is its loss. For a rule it is made with
         ``local=True``, with gradients of each rank's own rows (`pytensor.grad`), and
-        what it updates besides the parameters, as velocities, is each rank's own.
-    params : shared variable, or list of these
-        What the rule exchanges: of one float dtype.
+        what it updates besides the parameters, as velocities, is each rank's own. Of a
+        compiled model of Keras 2 on its Theano backend the step is made here: see
+        :doc:`keras`.
+    params : shared variable, or list of these, optional
+        What the rule exchanges: of one float dtype. By default the trainable weights of
+        a Keras model.
     rule : synk.rules.Rule, optional
         By default training is exact.
     seed : int
@@ -84,18 +87,23 @@ class Trainer:
 
     def __init__(
         self,
-        step: Function,
-        params: Any,
+        step: Any,
+        params: Any = None,
         rule: Rule | None = None,
         *,
         seed: int = 0,
         shuffle: bool = True,
         workers: Literal["ranks", "nodes"] = "ranks",
     ) -> None:
-        if not isinstance(step, Function):
-            raise TypeError(f"a step is what synk.function returns, got {step!r}")
         if workers not in ("ranks", "nodes"):
             raise ValueError(f"workers must be 'ranks' or 'nodes', got {workers!r}")
+        if keras.is_model(step):
+            params = step.trainable_weights if params is None else params
+            step = keras.step_of(step, rule is not None and workers == "ranks")
+        if not isinstance(step, Function):
+            raise TypeError(f"a step is what synk.function returns, got {step!r}")
+        if params is None:
+            raise TypeError("params: name the shared variables that the step moves")
         self._step, self._params = step, check_params(params)
         self._rule, self._seed, self._shuffle = rule, seed, shuffle
         self._are_nodes = workers == "nodes"

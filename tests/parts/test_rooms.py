@@ -28,7 +28,7 @@ FLOORS = (
     "files",
     "report",
     "call",
-    "train compat pymc",
+    "train compat pymc parallel",
     "synk",
     "synkhronos",
     "commands __main__",

@@ -89,6 +89,25 @@ def test_the_example_of_the_page_imports_synk_and_prints_what_it_shows(
     assert (tmp_path / "circles.h5").exists()
 
 
+@with_keras
+def test_scripts_of_keras_run_by_ranks_as_they_are(tmp_path):
+    script, how = SUPPORT / "keras_models.py", ("--every", "--ranks=3")
+    models = ["mlp", "cnn", "functional"]
+    command = "-m", "synk", "--parallel", *how, script, *models
+    found = dict(map(json.loads, run_keras(tmp_path, *command).splitlines()))
+    for name in models:
+        np.testing.assert_allclose(found[name], OF_THEANO[name], 1e-9, 1e-12)
+
+
+@with_keras
+def test_a_trainer_takes_a_model_of_keras(tmp_path):
+    printed = run_keras(tmp_path, SUPPORT / "keras_ranks.py", tmp_path)
+    exact, by_rules, of_json = json.loads(printed)
+    np.testing.assert_allclose(exact[1], exact[0], 1e-10, 1e-12)
+    assert all(after < 0.8 * before for before, after in by_rules)
+    assert of_json[0] == of_json[1]
+
+
 # -- Lasagne
 
 CHECKS = (

@@ -1,0 +1,65 @@
+"""``python -m synk --parallel script.py``: run a script's functions on ranks.
+
+The script is run as it is by `commands.script`; `parallel_functions` does the rest.
+When it ends, one line on stderr says what has become of its functions.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+from . import script
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run a script to its end.
+
+    Parameters
+    ----------
+    argv : list of str
+        ``--parallel``, options, the script, and its arguments.
+    """
+    parser = argparse.ArgumentParser(
+        prog="python -m synk --parallel",
+        description="Run the functions of a script on ranks, where these are faster.",
+    )
+    parser.add_argument("--parallel", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--ranks", type=int, help="by default one for each core or GPU")
+    parser.add_argument(
+        "--every",
+        action="store_true",
+        help="run all functions that have rows on ranks, whatever is predicted",
+    )
+    parser.add_argument(
+        "--explain",
+        action="store_true",
+        help="list at the end how each function was run, and why so",
+    )
+    parser.add_argument("script", help="the script")
+    parser.add_argument(
+        "arguments", nargs=argparse.REMAINDER, help="arguments of the script"
+    )
+    given = parser.parse_args(argv)
+    return script.main([given.script, *given.arguments], lambda: _Parallel(given))
+
+
+class _Parallel:
+    """In a ``with`` block the functions that are made are those of ranks."""
+
+    def __init__(self, given: argparse.Namespace) -> None:
+        self._given = given
+
+    def __enter__(self) -> None:
+        from ..parallel.script import parallel_functions
+
+        given = self._given
+        self._functions = parallel_functions(given.ranks, every=given.every)
+
+    def __exit__(self, *error: object) -> None:
+        self._functions.end()
+        text = f"[synk] {self._functions}"
+        if self._given.explain:
+            text += f"\n{self._functions.explain()}"
+        print(text, file=sys.stderr)

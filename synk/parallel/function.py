@@ -1,0 +1,335 @@
+"""A function of the script's that ranks compute where they gain, and else as it was.
+
+The script gets a `ParallelFunction` for what would have been a compiled function of
+PyTensor's. Nothing is compiled before it is called. A call of new shapes looks for the
+arguments that are rows (`layout`), asks the plan of `synk.function` what ranks would
+gain, and is made by ranks, or by the plain function if they gain too little; calls of
+the same shapes go the same way.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from typing import Any, NamedTuple
+
+from pytensor.compile import Function as PlainFunction
+from pytensor.tensor.type import DenseTensorType
+
+from ..call.function import Function
+from ..call.uses import predicted, why_refused
+from ..choice.plan import LAUNCH, Predicted
+from ..choice.work import KnownShapes, work_of
+from ..compiler.arguments import (
+    FunctionArguments,
+    asked_of,
+    chooses_rows,
+    make_spec,
+)
+from ..errors import SynkError
+from ..ranks.session import SESSION
+from ..report.words import count
+from ..user_frames import entry
+from .layout import layouts, shape_of
+
+LEAST = 1.1
+"""How many times as fast ranks are to be, as predicted, for a call to be theirs."""
+
+CLEARLY_SMALL = LAUNCH / 4
+"""Seconds of one core below which no graph is placed, to see what ranks would gain."""
+
+MOST_SHAPES = 1_000
+"""Combinations of shapes of which it is remembered who makes the calls."""
+
+NO_ROWS = "without rows"
+NOT_CALLED = "not called"
+TOO_SMALL = "too small"
+NO_GAIN = "no faster by ranks"
+UNKNOWN = "of unknown duration"
+REFUSED = "that ranks cannot share"
+ONE_CORE = "on one core"
+
+
+class Ranks(NamedTuple):
+    """The ranks that make calls: how many, of how many cores, and what starts them.
+
+    With `every`, calls are theirs whatever is predicted.
+    """
+
+    size: int
+    cores: int
+    start: Callable[[], object]
+    every: bool = False
+
+
+@dataclass(eq=False)
+class Way:
+    """Who makes calls of some shapes.
+
+    Attributes
+    ----------
+    function : Function or None
+        Of synk's; None: the plain one.
+    order : tuple of int
+        The arguments in its order, scattered ones first.
+    reason : str
+        Why calls are serial, in a word or two; "" if they are not.
+    detail : str
+        What was predicted, or what is in the way.
+    calls : int
+        How many it has made.
+    """
+
+    function: Function | None
+    order: tuple[int, ...]
+    reason: str = ""
+    detail: str = ""
+    predicted: Predicted | None = None
+    calls: int = 0
+
+    def __str__(self) -> str:
+        who = f"serial, as {self.reason}" if self.reason else "on ranks"
+        return f"{who}: {self.detail}" if self.detail else who
+
+
+def _serial(reason: str, detail: str = "", found: Predicted | None = None) -> Way:
+    return Way(None, (), reason, detail, found)
+
+
+class Ways:
+    """Who makes the calls of one function of the script's.
+
+    Parameters
+    ----------
+    written : FunctionArguments
+        With all inputs as broadcast ones, in the script's order.
+    make_plain : callable
+        Compiles the function as it would have been.
+
+    Attributes
+    ----------
+    ways : list of Way
+        All that there have been.
+
+    Raises
+    ------
+    SynkError, TypeError, ValueError
+        If the function is none that `synk.function` knows.
+    """
+
+    def __init__(
+        self,
+        written: FunctionArguments,
+        make_plain: Callable[[], Any],
+        ranks: Callable[[], Ranks],
+    ) -> None:
+        self._written, self._make_plain, self._ranks_of = written, make_plain, ranks
+        self._asked = asked_of(written)
+        self._names = [var.name for var in self._asked.arguments]
+        self._can_be_rows = [_can_be_rows(var) for var in self._asked.arguments]
+        self._by_shapes: dict[tuple, Way] = {}
+        self._by_sizes: dict[tuple, Way] = {}
+        self._by_layout: dict[tuple[int, ...], Function | tuple[str, str]] = {}
+        self.ways: list[Way] = []
+
+    @cached_property
+    def _chooses_rows(self) -> bool:
+        return chooses_rows(self._asked)
+
+    @property
+    def may_have_rows(self) -> bool:
+        """Whether calls may have rows."""
+        return any(self._can_be_rows) or self._chooses_rows
+
+    @property
+    def label(self) -> str:
+        """What the function is called, and where the script has made it."""
+        return f"{self._written.name or 'a function'}{self._written.made}"
+
+    @cached_property
+    def plain(self) -> Any:
+        """The function as it would have been, compiled when it is first needed."""
+        return self._make_plain()
+
+    def call(self, args: tuple, kwargs: dict[str, Any]) -> Any:
+        """Make a call of the function."""
+        options = kwargs
+        if kwargs:
+            args, options = self._in_order(args, kwargs)
+        if len(args) != len(self._names) or options.keys() - {"output_subset"}:
+            return self._serial(args, options)  # which says what is wrong
+        shapes = tuple(map(shape_of, args))
+        way = self._by_shapes.get(shapes)
+        if way is None:
+            if SESSION.state in ("worker", "child", "broken"):
+                return self._serial(args, options)
+            way = self._way_for(shapes, args)
+        if way.function is None or SESSION.state != "running":
+            way.calls += way.function is None
+            return self._serial(args, options)
+        way.calls += 1
+        return way.function(*[args[i] for i in way.order], **options)
+
+    def _serial(self, args: tuple, kwargs: dict[str, Any]) -> Any:
+        if SESSION.state == "running" and SESSION.size > 1:
+            SESSION.context.widen()  # the other ranks wait meanwhile
+        return self.plain(*args, **kwargs)
+
+    def _in_order(
+        self, args: tuple, kwargs: dict[str, Any]
+    ) -> tuple[tuple, dict[str, Any]]:
+        """Return arguments in order, and what of the keywords is none."""
+        rest, found = dict(kwargs), list(args)
+        for name in self._names[len(args) :]:
+            if name not in rest:
+                return args, kwargs
+            found.append(rest.pop(name))
+        return tuple(found), rest
+
+    # -- what has become of it
+
+    @property
+    def by_ranks(self) -> list[Way]:
+        """The ways of calls that ranks have made."""
+        return [way for way in self.ways if way.function is not None and way.calls]
+
+    @property
+    def reason(self) -> str:
+        """Why most of its calls were serial, if they were."""
+        most = max(self.ways, key=lambda way: way.calls, default=None)
+        return NOT_CALLED if most is None else most.reason
+
+    def lines(self) -> list[str]:
+        """Return how its calls were made, and how many, line by line."""
+        counted: Counter[str] = Counter()
+        for way in self.ways:
+            counted[str(way)] += way.calls
+        return [f"{count(n, 'call')} {way}" for way, n in counted.most_common()]
+
+    # -- who makes calls
+
+    def _way_for(self, shapes: tuple, args: tuple) -> Way:
+        """Return who makes calls of these shapes: as those of about these sizes."""
+        found = layouts(shapes, self._can_be_rows) + [()] * self._chooses_rows
+        sizes = tuple(tuple(map(int.bit_length, shape)) for shape in shapes)
+        key = *found, sizes
+        way = self._by_sizes.get(key)
+        if way is None:
+            way = self._by_sizes[key] = self._way(found, shapes, args)
+            self.ways.append(way)
+        if len(self._by_shapes) == MOST_SHAPES:
+            self._by_shapes.clear()
+        self._by_shapes[shapes] = way
+        return way
+
+    def _way(self, found: list[tuple[int, ...]], shapes: tuple, args: tuple) -> Way:
+        ranks = self._ranks_of()
+        if ranks.size == 1:
+            return _serial(ONE_CORE)
+        ways = [self._way_of(layout, shapes, args, ranks) for layout in found]
+        if not ways:
+            return _serial(NO_ROWS)
+        by_ranks = [way for way in ways if way.function is not None]
+        if not by_ranks:
+            return ways[0]
+        if SESSION.state != "running":
+            ranks.start()
+        return min(by_ranks, key=_seconds)
+
+    def _way_of(
+        self, layout: tuple[int, ...], shapes: tuple, args: tuple, ranks: Ranks
+    ) -> Way:
+        """Return who makes calls with some arguments as rows."""
+        if layout and not ranks.every and self._is_small(layout, shapes):
+            return _serial(TOO_SMALL)
+        function = self._function(layout)
+        if isinstance(function, tuple):
+            return _serial(*function)
+        order = *layout, *(i for i in range(len(args)) if i not in layout)
+        given = [args[i] for i in order]
+        found = predicted(function, given, ranks.size, ranks.cores)
+        if ranks.every:
+            return Way(function, order, predicted=found)
+        if found is None:
+            return _serial(UNKNOWN)
+        text = f"predicted {found.by_ranks * 1e3:.3g} ms, and {found.serial * 1e3:.3g}"
+        text += " in one process"
+        if found.is_alone or found.serial < LEAST * found.by_ranks:
+            return _serial(NO_GAIN, text, found)
+        return Way(function, order, "", text, found)
+
+    def _is_small(self, layout: tuple[int, ...], shapes: tuple) -> bool:
+        """Tell whether the graph as it is written is far too small to share.
+
+        To place it takes some milliseconds, to see this takes less.
+        """
+        arguments = self._asked.arguments
+        known = KnownShapes(dict(zip(arguments, shapes, strict=True)))
+        work = work_of(self._asked.plain_graph, [arguments[i] for i in layout], known)
+        if work is None:
+            return False
+        return work.products + work.elements + work.common < CLEARLY_SMALL
+
+    def _function(self, layout: tuple[int, ...]) -> Function | tuple[str, str]:
+        """Return the function with some inputs as rows, or why there is none."""
+        if layout not in self._by_layout:
+            self._by_layout[layout] = self._made(layout)
+        return self._by_layout[layout]
+
+    def _made(self, layout: tuple[int, ...]) -> Function | tuple[str, str]:
+        inputs = self._written.bcast_inputs or ()
+        rows = [inputs[i] for i in layout]
+        whole = [var for i, var in enumerate(inputs) if i not in layout]
+        written = replace(self._written, inputs=rows, bcast_inputs=whole)
+        try:
+            function = Function(partial(make_spec, written))
+        except (SynkError, TypeError, ValueError, NotImplementedError) as error:
+            return REFUSED, str(error)
+        if not function.has_rows:
+            return REFUSED, "something needs all of the rows that it chooses at once"
+        refused = why_refused(function)
+        return function if refused is None else (REFUSED, refused)
+
+
+def _seconds(way: Way) -> float:
+    return way.predicted.by_ranks if way.predicted else 0.0
+
+
+def _can_be_rows(variable: Any) -> bool:
+    kind = variable.type
+    return isinstance(kind, DenseTensorType) and kind.ndim > 0 and kind.shape[0] is None
+
+
+class ParallelFunction(PlainFunction):
+    """What a script has in place of a compiled function, and may take for one.
+
+    Everything but calls is the plain function's, which is compiled then.
+    """
+
+    def __init__(self, ways: Ways) -> None:
+        object.__setattr__(self, "_ways", ways)
+
+    @entry
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Make a call, by ranks or by the plain function."""
+        return self._ways.call(args, kwargs)
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "_ways":
+            raise AttributeError(name)
+        return getattr(self._ways.plain, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        setattr(self._ways.plain, name, value)
+
+    def __reduce__(self) -> Any:
+        return _itself, (self._ways.plain,)
+
+    def __repr__(self) -> str:
+        return f"<ParallelFunction {self._ways.label}>"
+
+
+def _itself(made: Any) -> Any:
+    return made

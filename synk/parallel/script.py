@@ -1,0 +1,238 @@
+"""`parallel_functions`: a script's functions become synk's, from then on."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterable
+from functools import partial, wraps
+from types import TracebackType
+from typing import Any
+
+import pytensor
+import pytensor.compile
+from pytensor.compile import Mode
+from pytensor.compile.mode import get_mode
+
+from ..compiler.arguments import FunctionArguments
+from ..ranks.forking import fork
+from ..ranks.session import SESSION
+from ..ranks.starting import check_asked
+from ..report.words import count
+from ..theano.functions import make_by
+from ..user_frames import callers_place, is_ours
+from .function import NO_ROWS, NOT_CALLED, ParallelFunction, Ranks, Way, Ways
+
+_COMPILING = (pytensor, pytensor.compile)
+"""Modules whose ``function`` scripts call."""
+
+_NOT_SCRIPTS = ("pytensor", "pymc", "pymc_extras", "nutpie")
+"""Packages whose functions stay as they are: those of samplers have chains of their
+own, and `synk.pymc` for their likelihoods."""
+
+
+class ParallelFunctions:
+    """The functions that a script has made since `parallel_functions` was called.
+
+    As text it says how many of them ran on ranks, and why others did not. In a ``with``
+    block, functions are plain again after it.
+
+    Attributes
+    ----------
+    functions : list of Ways
+        How the calls of each were made, of those that might have rows.
+    """
+
+    def __init__(self, n: int | None, every: bool) -> None:
+        self._asked, self._every = n, every
+        self.functions: list[Ways] = []
+        self._without_rows = 0
+        self._plain = pytensor.function
+        self._modules = [each for each in _COMPILING if each.function is self._plain]
+        self._ranks: Ranks | None = None
+
+    def start(self) -> None:
+        """Have functions made by this, from now on."""
+        replaced = self._replacing(self._plain)
+        for module in self._modules:
+            module.function = replaced  # type: ignore[attr-defined]
+        make_by(self._make)
+
+    def end(self) -> None:
+        """Have functions made as PyTensor makes them; those that there are stay."""
+        for module in self._modules:
+            module.function = self._plain  # type: ignore[attr-defined]
+        make_by(None)
+
+    def __enter__(self) -> ParallelFunctions:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.end()
+
+    # -- making functions
+
+    def _replacing(self, plain: Callable[..., Any]) -> Callable[..., Any]:
+        signature = inspect.signature(plain)
+
+        @wraps(plain)
+        def function(*args: Any, **options: Any) -> Any:
+            compile_it = partial(plain, *args, **options)
+            frame = sys._getframe(1)
+            package = frame.f_globals.get("__name__", "").partition(".")[0]
+            if is_ours(frame.f_code.co_filename) or package in _NOT_SCRIPTS:
+                return compile_it()
+            try:
+                given = signature.bind(*args, **options).arguments
+            except TypeError:
+                return compile_it()  # which says what is wrong
+            return self._make(compile_it, **given)
+
+        return function
+
+    def _make(
+        self,
+        compile_it: Callable[[], Any],
+        inputs: Any,
+        outputs: Any = None,
+        **options: Any,
+    ) -> Any:
+        """Return a function that ranks may run, or the compiled one."""
+        mode = options.pop("mode", None)
+        known = {
+            name: options.pop(name, None) for name in ("name", "updates", "givens")
+        }
+        try:
+            # Others look into what is computed: DebugMode, NanGuardMode, MonitorMode.
+            if type(get_mode(mode)) is not Mode or options.get("profile"):
+                return compile_it()
+            written = FunctionArguments(
+                **known,
+                inputs=[],
+                bcast_inputs=list(inputs),
+                outputs=outputs,
+                mode=mode,
+                made=callers_place(),
+                options={name: value for name, value in options.items() if value},
+            )
+            ways = Ways(written, compile_it, self._present)
+        except Exception:  # PyTensor knows it, or says what is wrong with it
+            return compile_it()
+        if not ways.may_have_rows:
+            self._without_rows += 1
+            return compile_it()
+        self.functions.append(ways)
+        return ParallelFunction(ways)
+
+    def _present(self) -> Ranks:
+        """Return the ranks that make calls, whether they have been started or not."""
+        if SESSION.state == "running":
+            size = SESSION.size
+            cores = len(SESSION.context.place.cores) * size
+            return Ranks(size, cores, lambda: None, self._every)
+        if self._ranks is None:
+            places = check_asked(self._asked, "auto", None, None, "report", 0).places
+            cores = sum(len(place.cores) for place in places)
+            start = self._fork
+            self._ranks = Ranks(len(places), cores, start, self._every)
+        return self._ranks
+
+    def _fork(self) -> None:
+        fork(self._asked)
+
+    # -- what has become of them
+
+    def __str__(self) -> str:
+        made = len(self.functions) + self._without_rows
+        if not made:
+            return "no function was made"
+        by_ranks = [way for ways in self.functions for way in ways.by_ranks]
+        parallel = [ways for ways in self.functions if ways.by_ranks]
+        text = f"{len(parallel)} of {count(made, 'function')} ran on ranks"
+        if by_ranks:
+            calls = sum(way.calls for way in by_ranks)
+            text += f" ({count(calls, 'call')} on {count(self._present().size, 'rank')}"
+            gain = _gain(by_ranks)
+            if gain is not None:
+                text += f", predicted {gain:.1f} times as fast as serial"
+            text += ")"
+        serial = Counter(w.reason for w in self.functions if not w.by_ranks)
+        serial[NO_ROWS] += self._without_rows
+        whys = [f"{n} {reason}" for reason, n in serial.most_common() if n]
+        return text + (f"; serial: {', '.join(whys)}" if whys else "")
+
+    def explain(self) -> str:
+        """Return for each function how its calls were made, and why so."""
+        lines = []
+        for ways in self.functions:
+            lines.append(ways.label)
+            lines += [f"  {line}" for line in ways.lines()] or [f"  {NOT_CALLED}"]
+        if self._without_rows:
+            lines.append(f"{count(self._without_rows, 'function')} {NO_ROWS}")
+        return "\n".join(lines)
+
+
+def _gain(ways: Iterable[Way]) -> float | None:
+    """Return how many times as fast as serial ways were predicted to be, together."""
+    by_ranks = serial = 0.0
+    for way in ways:
+        if way.predicted is None:
+            return None
+        by_ranks += way.calls * way.predicted.by_ranks
+        serial += way.calls * way.predicted.serial
+    return serial / by_ranks
+
+
+def parallel_functions(
+    n: int | None = None, *, every: bool = False
+) -> ParallelFunctions:
+    """Have the functions that a script makes run on ranks where these are faster.
+
+    From then on what ``pytensor.function`` and ``theano.function`` return is run by
+    ranks, data-parallel, with the numbers of the serial run. In a call, the arguments
+    with one row each are scattered: those of the first length that most of them have,
+    and at least 2. In a function whose arguments choose rows of shared data, as the
+    number of a batch does, these rows are: see :ref:`chosen-rows`. A call that ranks
+    are not predicted to make clearly faster is made by the plain function, and ranks
+    are forked when the first call is theirs.
+
+    ``python -m synk --parallel script.py`` does so for a script as it is. Names that
+    were imported before, as by ``from pytensor import function``, stay PyTensor's.
+    Functions that PyTensor and PyMC make for themselves stay plain, and those in modes
+    that look into what is computed, as ``DebugMode``.
+
+    Parameters
+    ----------
+    n : int, optional
+        The number of ranks, by default one for each device, as for :func:`synk.fork`.
+    every : bool
+        Have ranks make the calls of each function that has rows, whatever is predicted.
+
+    Returns
+    -------
+    ParallelFunctions
+        Says as text how many functions ran on ranks, and why others did not; its method
+        ``explain()`` says so of each. ``end()``, or the end of a ``with`` block, makes
+        functions plain again from then on.
+
+    Examples
+    --------
+    >>> import numpy as np, pytensor, pytensor.tensor as pt, synk
+    >>> with synk.parallel_functions(2, every=True) as parallel:
+    ...     x = pt.vector("x")
+    ...     f = pytensor.function([x], x.sum())
+    ...     print(f(np.arange(4.0)))
+    6.0
+    >>> print(parallel)
+    1 of 1 function ran on ranks (1 call on 2 ranks, predicted ... as fast as serial)
+    >>> synk.close()
+    """
+    parallel = ParallelFunctions(n, every)
+    parallel.start()
+    return parallel
