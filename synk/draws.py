@@ -42,63 +42,43 @@ from pytensor.graph.rewriting.basic import dfs_rewriter, node_rewriter
 from pytensor.tensor.exceptions import NotScalarConstantError
 from pytensor.tensor.random.op import RandomVariable
 
+# Each draw takes one number of 64 bits, in NumPy and in numba.
 SKIPPED = (ptr.UniformRV, ptr.TriangularRV, ptr.CategoricalRV)
-"""Each draw takes one number of 64 bits, in NumPy and in numba."""
 
+# Draws that take as many numbers whatever their parameters are; and some of these.
 OF_ANY_PARAMETERS: dict[type[RandomVariable], tuple[Any, ...]] = {
-    ptr.UniformRV: (0.0, 1.0),
+    **dict.fromkeys((ptr.UniformRV, ptr.NormalRV, ptr.HalfNormalRV), (0.0, 1.0)),
+    **dict.fromkeys((ptr.LogNormalRV, ptr.LaplaceRV, ptr.LogisticRV), (0.0, 1.0)),
+    **dict.fromkeys((ptr.GumbelRV, ptr.CauchyRV, ptr.HalfCauchyRV), (0.0, 1.0)),
+    **dict.fromkeys((ptr.ParetoRV, ptr.WaldRV), (1.0, 1.0)),
+    ptr.ExponentialRV: (1.0,),
     ptr.TriangularRV: (0.0, 0.5, 1.0),
     ptr.CategoricalRV: ((1.0,),),
-    ptr.NormalRV: (0.0, 1.0),
-    ptr.HalfNormalRV: (0.0, 1.0),
-    ptr.LogNormalRV: (0.0, 1.0),
-    ptr.LaplaceRV: (0.0, 1.0),
-    ptr.LogisticRV: (0.0, 1.0),
-    ptr.GumbelRV: (0.0, 1.0),
-    ptr.CauchyRV: (0.0, 1.0),
-    ptr.HalfCauchyRV: (0.0, 1.0),
-    ptr.ParetoRV: (1.0, 1.0),
-    ptr.ExponentialRV: (1.0,),
-    ptr.WaldRV: (1.0, 1.0),
 }
-"""Draws that take as many numbers whatever their parameters are; and some of these."""
 
+# Draws that take as many as their parameters make them; of all others it is not known
+# that an array of them is drawn one after the other.
 BY_PARAMETERS = (
     *(ptr.BernoulliRV, ptr.BinomialRV, ptr.NegBinomialRV, ptr.GeometricRV),
     *(ptr.PoissonRV, ptr.GammaRV, ptr.InvGammaRV, ptr.BetaRV, ptr.WeibullRV),
     *(ptr.VonMisesRV, ptr.StudentTRV, ptr.TruncExponentialRV, ptr.GenGammaRV),
     ptr.IntegersRV,
 )
-"""Draws that take as many as their parameters make them; of all others it is not known
-that an array of them is drawn one after the other."""
 
-_AT_ONCE = 1 << 18
-"""Numbers that are drawn at once, where they are thrown away."""
-
-
-def is_of_any_parameters(draw: RandomVariable) -> bool:
-    """Tell whether as many numbers are taken whatever the parameters are."""
-    return type(draw) in OF_ANY_PARAMETERS
+_AT_ONCE = 1 << 18  # numbers that are drawn at once, where they are thrown away
+_LARGEST = 1.0 - 2.0**-53  # of the numbers that a generator's ``random`` gives
 
 
 def is_one_by_one(draw: RandomVariable) -> bool:
     """Tell whether an array is drawn as its parts would be, one after the other."""
-    return is_of_any_parameters(draw) or type(draw) in BY_PARAMETERS
+    return type(draw) in OF_ANY_PARAMETERS or type(draw) in BY_PARAMETERS
 
 
 class Passed(Op):
     """The state of a stream after a number of a random variable's draws.
 
-    Parameters
-    ----------
-    draw : RandomVariable
-    where : {"before", "all", "behind"}
-        Which of the array's draws these are: those of rows before a rank's, all, or
-        those of rows behind the rank's.
-    takes_one : bool
-        Whether each draw takes one number of the stream, whatever NumPy's takes.
-    inplace : bool
-        Whether the stream itself is led on, and no copy.
+    These are those of rows before a rank's, all, or those of rows "behind" the rank's.
+    With `takes_one` each takes one number of the stream, whatever NumPy's takes.
     """
 
     __props__ = ("draw", "where", "takes_one", "inplace")
@@ -108,13 +88,13 @@ class Passed(Op):
     ) -> None:
         self.draw, self.where = draw, where
         self.takes_one, self.inplace = takes_one, inplace
-        if inplace:
+        if inplace:  # the stream itself is led on, and no copy
             self.destroy_map = {0: [0]}
 
     def make_node(self, *inputs: Any) -> Apply:
-        """Apply the Op to a stream, lengths and the draws' parameters.
+        """Apply the Op to a stream, the lengths of what it passes and of all, and more.
 
-        The lengths are those of the draws that it passes, and of the whole array.
+        What follows are the draws' parameters.
         """
         rng, *rest = inputs
         rest = list(map(pt.as_tensor_variable, rest))
@@ -130,7 +110,8 @@ class Passed(Op):
 
     def lead_on(self, rng: Any, size: Any, params: Sequence[Any]) -> None:
         """Lead a generator on by draws of some lengths."""
-        if self.takes_one or (is_coin(self.draw) and _takes_one(params)):
+        is_coin = isinstance(self.draw, (ptr.BernoulliRV, ptr.BinomialRV))
+        if self.takes_one or (is_coin and _takes_one(params)):
             skip(rng, math.prod(map(int, size)))
             return
         first, rest = int(size[0]), tuple(map(int, size[1:]))
@@ -219,11 +200,6 @@ def skip(rng: np.random.Generator, count: int) -> None:
 # -- coins
 
 
-def is_coin(draw: RandomVariable) -> bool:
-    """Tell whether draws are Bernoulli's, or may be."""
-    return isinstance(draw, (ptr.BernoulliRV, ptr.BinomialRV))
-
-
 def is_one_coin(draw: Any, params: Sequence[Variable]) -> bool:
     """Tell whether draws are known to be 0 or 1: of coins that are tossed once."""
     if not isinstance(draw, ptr.BinomialRV):
@@ -259,14 +235,10 @@ def _is_tossed_once(p: float) -> bool:
     return all(_LARGEST - each <= p * each / q for each in taken)
 
 
-_LARGEST = 1.0 - 2.0**-53
-"""The largest of the numbers that a generator's ``random`` gives."""
-
-
 # -- streams of a rank's or a slice's own
 
+# What a stream is derived for. A user's own children of a seed have other keys.
 RANK, ROWS, SLICE = 0x73796E6B, 0x726F7773, 0x736C6963
-"""What a stream is derived for. A user's own children of a seed have other keys."""
 
 
 def derived(generator: np.random.Generator, *key: int) -> np.random.Generator:

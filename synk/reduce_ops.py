@@ -27,12 +27,10 @@ OPS: tuple[OutputOp, ...] = (*REDUCE_OPS, "gather", None)
 """All of `OutputOp`."""
 
 _WIDER = {"float16": "float32", "float32": "float64", "complex64": "complex128"}
-_UFUNCS = {
-    "sum": np.add,
-    "prod": np.multiply,
-    "min": np.minimum,
-    "max": np.maximum,
-}
+_UFUNCS = {"prod": np.multiply, "min": np.minimum, "max": np.maximum}
+
+_BLOCK = 16 * 1024  # elements combined at once: the accumulator stays in the cache
+AT_ONCE = 1 << 20  # elements of all values up to which these are rows of one array
 
 
 def check_op(op: str | None, allowed: Sequence[str | None], what: str) -> None:
@@ -118,7 +116,7 @@ class Accumulator:
         if self._total is None:
             self._total = np.array(value, dtype=self._type)
         else:
-            ufunc = np.add if self._op == "avg" else _UFUNCS[self._op]
+            ufunc = _UFUNCS.get(self._op, np.add)
             self._total = np.asarray(ufunc(self._total, value, dtype=self._type))
 
     def result(self, dtype: np.dtype | None = None) -> np.ndarray:
@@ -138,7 +136,13 @@ def combine(
     dtype = values[0].dtype
     fractions = shares(weights)
     if values[0].shape == () and dtype.char in "fd" and op in ("sum", "avg"):
-        return _combine_scalars(op, values, fractions)
+        total = 0.0  # losses and the like, as Python's floats: numpy takes ten times
+        for value, share in zip(values, fractions, strict=True):
+            if op == "sum":
+                total += value.item()
+            elif share:
+                total += value.item() * share
+        return np.array(total, dtype)
     # Nothing times NaN is NaN: what has no rows must be left out, not weighed.
     terms = [
         (np.asarray(value), share)
@@ -155,27 +159,6 @@ def combine(
         block = [(value[low : low + _BLOCK], share) for value, share in terms]
         flat[low : low + _BLOCK] = _combine(op, dtype, block, out.dtype)
     return out
-
-
-def _combine_scalars(
-    op: ReduceOp, values: Sequence, fractions: list[float]
-) -> np.ndarray:
-    """Combine losses and the like as Python floats: numpy takes ten times as long."""
-    total = 0.0
-    for value, share in zip(values, fractions, strict=True):
-        if op == "sum":
-            total += value.item()
-        elif share:
-            total += value.item() * share
-    return np.array(total, values[0].dtype)
-
-
-_BLOCK = 16 * 1024
-"""Elements combined at once: the wider accumulator then stays in the cache."""
-
-
-AT_ONCE = 1 << 20
-"""Elements of all values up to which they are added as rows of one array."""
 
 
 def _combine(op: ReduceOp, dtype: np.dtype, terms: list, to: np.dtype) -> np.ndarray:

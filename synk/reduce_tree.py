@@ -28,28 +28,21 @@ from .compiled import compile_kernel
 from .errors import ShapeMismatch
 from .reduce_ops import ReduceOp, finish
 
-TREE_OPS: tuple[ReduceOp, ...] = ("sum", "avg", "prod")
-"""The ops that round, so that the order counts. Others are exact in any order, as all
-are of integers."""
-
 
 def has_order(op: object, dtype: str) -> bool:
-    """Tell whether values of a dtype are combined by an op in an order that counts."""
-    return op in TREE_OPS and dtype in _FLOATS
-
-
-_FLOATS = ("float16", "float32", "float64")
+    """Tell whether values are combined by an op in an order that counts: it rounds."""
+    floats = ("float16", "float32", "float64")
+    return op in ("sum", "avg", "prod") and dtype in floats
 
 
 @dataclass(frozen=True)
 class BlockCut:
     """How the rows of a call are cut into blocks, and the blocks between ranks."""
 
+    # Where the rows of each rank begin, and where the last one's end: at multiples of
+    # `block`, or at the end of all rows.
     bounds: tuple[int, ...]
-    """Where the rows of each rank begin, and where the last one's end: at multiples of
-    `block`, or at the end of all rows."""
-    block: int
-    """Rows of a block; the last one may have fewer."""
+    block: int  # rows of one; the last one may have fewer
 
     @cached_property
     def rows(self) -> int:
@@ -151,31 +144,18 @@ class TreeColumn(NamedTuple):
 
 
 class Columns:
-    """Values that lie side by side in entries.
-
-    Parameters
-    ----------
-    kinds : sequence of (tuple of int, dtype_like, ReduceOp)
-        Shape, dtype and op of each.
-
-    Attributes
-    ----------
-    each : tuple of TreeColumn
-    width : int
-        Elements of an entry.
-    averages, products : numpy.ndarray of int, shape (n, 2)
-        Where elements that are divided by the number of rows begin and end, and those
-        that are multiplied.
-    """
+    """Values that lie side by side in entries, by shape, dtype and op of each."""
 
     def __init__(self, kinds: Sequence[tuple[tuple[int, ...], Any, ReduceOp]]) -> None:
         columns: list[TreeColumn] = []
-        self.width = 0
+        self.width = 0  # elements of an entry
         for shape, dtype, op in kinds:
             columns.append(TreeColumn(self.width, shape, np.dtype(dtype), op))
             self.width = columns[-1].stop
         self.each = tuple(columns)
         self._ends = [(*col[:2], col.stop, col.dtype) for col in columns]
+        # Where elements that are divided by the number of rows begin and end, and those
+        # that are multiplied.
         self.averages, self.products = (self._elements(op) for op in ("avg", "prod"))
 
     def _elements(self, op: str) -> np.ndarray:
@@ -193,20 +173,17 @@ class Columns:
 class Subtrees(NamedTuple):
     """What one rank gives for values that are combined in a tree."""
 
-    entries: np.ndarray
-    """In the order of blocks; of averages the sums of values times rows."""
+    entries: np.ndarray  # in the order of blocks; of averages sums of values times rows
     columns: Columns
 
 
 class TreeOutput(NamedTuple):
     """An output that ranks have subtrees of."""
 
-    key: tuple
-    """Tells these subtrees from others of the call."""
+    key: tuple  # tells these subtrees from others of the call
     subtrees: Subtrees
     cut: BlockCut
-    place: int
-    """Which of their values it is."""
+    place: int  # which of their values it is
 
 
 def settled(
@@ -233,10 +210,7 @@ def settled(
 def combined(
     cut: BlockCut, stacks: Sequence[np.ndarray], columns: Columns
 ) -> list[np.ndarray]:
-    """Return the values that the subtrees of all ranks come to.
-
-    Stacks are those of the ranks that have any, in their order.
-    """
+    """Return the values that the subtrees of ranks come to, in their order."""
     entries = np.concatenate(stacks)
     fold(entries, cut.levels, cut.start, columns.averages, columns.products, cut.rows)
     return columns.values(entries[0])

@@ -17,7 +17,7 @@ from typing import Any, Literal, TypeAlias, cast
 
 import pytensor
 from pytensor.compile.builders import OpFromGraph
-from pytensor.graph.basic import Apply, Constant, Variable
+from pytensor.graph.basic import Apply, Variable
 from pytensor.graph.traversal import graph_inputs, io_toposort
 from pytensor.scalar import Cast, Composite, IntDiv, Mod, Pow, ScalarOp
 from pytensor.scan.op import Scan
@@ -26,9 +26,9 @@ from pytensor.tensor.blockwise import Blockwise
 from pytensor.tensor.elemwise import CAReduce, Elemwise
 from pytensor.tensor.math import Dot
 from pytensor.tensor.random.type import RandomType
-from pytensor.tensor.shape import Shape, Shape_i
 from pytensor.tensor.special import LogSoftmax, Softmax
 
+from ..compiler.sizes import is_of_shapes
 from ..compiler.spec import FunctionSpec
 from ..compiler.table import entry_of
 from ..engines import ENGINES, engine_for
@@ -36,27 +36,16 @@ from ..engines.jax_bounds import INDEXING, index_entries
 from ..errors import SynkError
 from ..ops import COLLECTIVES, Local, is_collective
 
+# An environment variable: "auto", "default" (PyTensor's mode), or an engine's name.
 VARIABLE = "SYNK_ENGINE"
-"""An environment variable: "auto", "default" (PyTensor's mode), or an engine's name."""
 
 Kind: TypeAlias = Literal["vectors", "matrices", "other"]
 """What a graph goes through: see `kind_of`."""
 
-_MAPS = (Elemwise, LogSoftmax, Softmax)
-"""What JAX computes as the other engines do, in every case."""
-
 
 def engines_for(spec: FunctionSpec) -> tuple[str, ...]:
-    """Return the engines that may be chosen for a function; none if that is settled.
-
-    Raises
-    ------
-    SynkError
-        If the environment asks for what there is not.
-    """
-    if asked_for() != "auto" or is_settled(spec):
-        return ()
-    if draws(spec):
+    """Return the engines that may be chosen for a function; none if that is settled."""
+    if asked_for() != "auto" or is_settled(spec) or _draws(spec):
         return ()
     return tuple(
         name
@@ -67,14 +56,13 @@ def engines_for(spec: FunctionSpec) -> tuple[str, ...]:
     )
 
 
-def draws(spec: FunctionSpec) -> bool:
-    """Tell whether a function draws random numbers."""
+def _draws(spec: FunctionSpec) -> bool:
     return any(isinstance(var.type, RandomType) for var in graph_inputs(spec.graph))
 
 
 def draws_among_rows(spec: FunctionSpec) -> bool:
     """Tell whether what a function draws has to wait for values of rows, or may."""
-    return draws(spec) and not spec.draws_first
+    return _draws(spec) and not spec.draws_first
 
 
 def engine_asked_for(spec: FunctionSpec) -> str | None:
@@ -84,13 +72,7 @@ def engine_asked_for(spec: FunctionSpec) -> str | None:
 
 
 def asked_for() -> str:
-    """Return what the environment asks for: "auto", "default" or an engine.
-
-    Raises
-    ------
-    SynkError
-        If it is something else.
-    """
+    """Return what the environment asks for: "auto", "default" or an engine."""
     asked = os.environ.get(VARIABLE, "") or "auto"
     if asked not in ("auto", "default", *ENGINES):
         known = ", ".join(["auto", "default", *ENGINES])
@@ -134,24 +116,11 @@ def _are_alike(graph: list[Variable], is_inner: bool = False) -> bool:
         elif isinstance(node.op, (OpFromGraph, Scan)):
             is_alike = _are_alike(node.op.inner_outputs, is_inner=True)
             if isinstance(node.op, Scan):
-                is_alike &= not node.op.info.as_while and _is_of_shapes(node.inputs[0])
+                is_alike &= not node.op.info.as_while and is_of_shapes(node.inputs[0])
         else:
             is_alike = _is_alike(node)
         if not is_alike:
             return False
-    return True
-
-
-def _is_of_shapes(var: Variable) -> bool:
-    """Tell whether a number follows from shapes alone, for which JAX compiles."""
-    todo = [var]
-    while todo:
-        this = todo.pop()
-        if this.owner is None:
-            if not isinstance(this, Constant):
-                return False
-        elif not isinstance(this.owner.op, (Shape, Shape_i)):
-            todo += this.owner.inputs
     return True
 
 
@@ -163,7 +132,7 @@ def _is_index_alike(node: Apply, is_inner: bool) -> bool:
     for entry in index_entries(node):
         if isinstance(entry, slice):
             parts = entry.start, entry.stop, entry.step
-            if not all(_is_of_shapes(p) for p in parts if isinstance(p, Variable)):
+            if not all(is_of_shapes(p) for p in parts if isinstance(p, Variable)):
                 return False
         elif is_inner or entry.type.dtype == "bool":
             return False
@@ -211,12 +180,7 @@ def kind_of(
         What has other Ops, as a training step that picks by labels: numba takes several
         times as long as JAX to compile one.
 
-    Parameters
-    ----------
-    rows : iterable of Variable
-        The inputs that hold rows.
-    is_step : bool
-        Whether variables are updated.
+    Of a step, in which variables are updated, labels and counted rows are such.
     """
     dtypes = {str(getattr(each.type, "dtype", "")) for each in graph}
     inexact = {dtype for dtype in dtypes if dtype.startswith(("float", "complex"))}
@@ -224,34 +188,24 @@ def kind_of(
         return "other"
     on_rows, kind = set(rows), cast(Kind, "vectors")
     for node in io_toposort([], list(graph)):
-        if not on_rows.isdisjoint(node.inputs) and not is_collective(node):
+        if is_collective(node):
+            continue
+        op = node.op
+        if not on_rows.isdisjoint(node.inputs):
             on_rows.update(node.outputs)
-            if _goes_through_matrices(node):
+            maps = isinstance(op, (Elemwise, LogSoftmax, Softmax))
+            through = node.outputs if maps else node.inputs
+            if (maps or isinstance(op, CAReduce)) and not _is_vector(through[0]):
                 kind = "matrices"
-        if _is_dot(node):
+        if isinstance(op.core_op if isinstance(op, Blockwise) else op, Dot):
             if not any(map(_is_vector, node.inputs)):
                 kind = "matrices"
-        elif not (_is_by_elements(node, is_step) or is_collective(node)):
+        elif isinstance(op, ARange):
+            if is_step:  # where it picks by labels, or counts rows
+                return "other"
+        elif not entry_of(op).by_elements:
             return "other"
     return kind
-
-
-def _is_by_elements(node: Apply, is_step: bool) -> bool:
-    if isinstance(node.op, ARange):
-        return not is_step  # where it picks by labels, or counts rows
-    return bool(entry_of(node.op).by_elements)
-
-
-def _is_dot(node: Apply) -> bool:
-    op = node.op
-    return isinstance(op.core_op if isinstance(op, Blockwise) else op, Dot)
-
-
-def _goes_through_matrices(node: Apply) -> bool:
-    """Tell whether a node computes elements of rows by columns."""
-    if isinstance(node.op, _MAPS):
-        return not _is_vector(node.outputs[0])
-    return isinstance(node.op, CAReduce) and not _is_vector(node.inputs[0])
 
 
 def _is_vector(operand: Any) -> bool:

@@ -17,137 +17,70 @@ from ..engines import ENGINES, engine_named
 from .engine import Kind
 from .work import READ, Work
 
-LAUNCH = 60e-6
-"""Seconds to have ranks begin, and to hear that all have ended."""
-
-MEETING = 15e-6
-"""Seconds of a reduction of few numbers."""
-
-REDUCED = 0.4e-9
-"""Seconds of a byte that is reduced: written to shared memory, added up, and read."""
-
-SHORT = 0.5e-3
-"""Seconds of one core up to which JAX's dispatch is much of a call."""
-
-SERIAL_OF_PRODUCTS = 0.025
-"""The same in products, of BLAS and XLA."""
-
-CROWDED = 1.5
-"""How many times as long ranks take for what all of them do at once, as new values of
-parameters: they share the memory that it goes through."""
-
-CLEARLY = 0.95
-"""What rank 0 alone must take, at most, of the time of all ranks: near ties go to
-these."""
-
-BYTES_OF_BLOCK = 1 << 20
-"""Of a block: about what a core's second-level cache holds. That is its rows, and what
-an Op reads and writes of it."""
-
+# Seconds
+LAUNCH = 60e-6  # to have ranks begin, and to hear that all have ended
+MEETING = 15e-6  # of a reduction of few numbers
+REDUCED = 0.4e-9  # of a byte that is reduced: written to shared memory, added, and read
+ADDED = 0.6e-9  # in which a block's byte of what is added up is written, and added
+CALL = 10e-6  # that a call of plain PyTensor takes at least
+SHORT = 0.5e-3  # of one core up to which JAX's dispatch is much of a call
+# Of one core up to which all rows of a call are one block: more ranks would wait longer
+# for each other than they compute.
 ONE_BLOCK = 100e-6
-"""Seconds of one core up to which all rows of a call are one block: more ranks would
-wait longer for each other than they compute."""
+OF_BLOCK = 40e-6  # of a block at the least: to go on to the next takes about 1e-6
 
-OF_BLOCK = 40e-6
-"""Seconds of a block at the least: to go on to the next takes about a microsecond."""
-
-ALL = 1 << 62
-"""Rows of a block that has those of any call."""
-
-BLOCKS, FEW_BLOCKS = 64, 16
-"""Blocks of a call, where they take long enough: as many as ranks can share evenly;
-and of a call of which nothing is known."""
-
-ADDED = 0.6e-9
-"""Seconds in which a block's byte of what is added up is written, and added to others.
-"""
-
+# Factors
+SERIAL_OF_PRODUCTS = 0.025  # of products by BLAS and XLA, what is not divided
+# What all ranks compute at once, as new values of parameters, takes so many times as
+# long: they share the memory that it goes through.
+CROWDED = 1.5
+CLEARLY = 0.95  # of the time of all ranks, what rank 0 alone must take at most
+# A block takes at least so many times as long as to add up what it gives, where that is
+# more than `SUMMED`; and as to read the matrices that its rows are multiplied with.
 OF_LARGE = 3
-"""How many times as long a block takes, at the least, as to add up what it gives, where
-that is more than is `SUMMED`, as a script can ask for; and as to read the matrices that
-its rows are multiplied with."""
+UNEVEN = 1.05  # how much longer the slowest of several tasks side by side takes
 
-SUMMED = 1 << 16
-"""Bytes that blocks may add up: each writes as many."""
-
+# Bytes and rows
+# Of a block, its rows and what an Op reads and writes of it: what a core's second-level
+# cache holds.
+BYTES_OF_BLOCK = 1 << 20
+SUMMED = 1 << 16  # that blocks may add up: each writes as many
+ALL = 1 << 62  # rows of a block that has those of any call
+# Blocks of a call, where they take long enough: as many as ranks can share evenly; and
+# of a call of which nothing is known.
+BLOCKS, FEW_BLOCKS = 64, 16
+# From so many rows on terms of the data alone are cached: of fewer they are computed
+# again in less time than it takes to ask for them.
 KEPT_FROM = 10_000
-"""Rows from which on terms of the data alone are cached: of fewer they are computed
-again in less time than it takes to ask for them."""
-
-FEW_KEPT = 1 << 16
-"""Bytes that such terms may take, of however few rows they are."""
-
-
-CALL = 10e-6
-"""Seconds that a call of plain PyTensor takes at least."""
-
-UNEVEN = 1.05
-"""How many times as long as a task takes the slowest of several side by side takes."""
+FEW_KEPT = 1 << 16  # that such terms may take, of however few rows they are
 
 
 @dataclass(frozen=True)
 class PlanFacts:
-    """What a plan follows from.
+    """What a plan follows from."""
 
-    Attributes
-    ----------
-    engines : tuple of str
-        Those that may be chosen from; none where the script has said it.
-    kind : {"vectors", "matrices", "other"}
-        What the graph goes through; see `engine.kind_of`.
-    has_any_bits : bool
-        Whether all has to go in blocks, which is said by the script.
-    is_of_data : bool
-        Whether all that is computed follows from the rows alone.
-    may_be_alone : bool
-        Whether rank 0 by itself gives what all ranks do together.
-    rows : int
-        About how many a call has.
-    row_bytes : int
-        Of one row of all inputs.
-    summed : int or None
-        Bytes of all sums over rows; None if they do not follow.
-    work : Work or None
-        Of a call; None if it does not follow.
-    ranks, cores : int
-        Ranks, and cores of the machine that they share.
-    """
-
-    engines: tuple[str, ...]
+    engines: tuple[str, ...]  # to choose from; none where the script has said it
     kind: Kind
-    is_of_data: bool
-    may_be_alone: bool
-    rows: int
-    row_bytes: int
-    summed: int | None
-    work: Work | None
+    is_of_data: bool  # whether all that is computed follows from the rows alone
+    may_be_alone: bool  # whether rank 0 by itself gives what all ranks do together
+    rows: int  # about how many a call has
+    row_bytes: int  # of one row of all inputs
+    summed: int | None  # bytes of all sums over rows; None if they do not follow
+    work: Work | None  # of a call; None if it does not follow
     ranks: int
-    cores: int
-    has_any_bits: bool = False
+    cores: int  # of the machine, that the ranks share
+    has_any_bits: bool = False  # whether the script says that all goes in blocks
 
 
 @dataclass(frozen=True)
 class Plan:
-    """How calls of a function are made.
+    """How calls of a function are made."""
 
-    Attributes
-    ----------
-    engine : str or None
-        None: the mode that the script has named, or PyTensor's own.
-    is_alone : bool
-        Whether rank 0 makes them, by itself and with all cores.
-    block : int
-        Rows of a block, where a part is run for one after the other; 0: each rank goes
-        through its rows at once.
-    in_one_go : str
-        Why there are no blocks.
-    """
-
-    engine: str | None = None
-    is_alone: bool = False
-    block: int = 0
+    engine: str | None = None  # None: the mode that the script has named, or PyTensor's
+    is_alone: bool = False  # whether rank 0 makes them, by itself and with all cores
+    block: int = 0  # rows of one; 0: each rank goes through its rows at once
     why: str = ""
-    in_one_go: str = ""
+    in_one_go: str = ""  # why there are no blocks
 
     @property
     def name(self) -> str:
@@ -174,10 +107,9 @@ def choose(facts: PlanFacts) -> Plan:
     if facts.work is None:
         return replace(plan, why=f"{why}; all ranks: how long it takes is not known")
     together, alone = together_and_alone(facts, engine)
-    is_alone = alone < CLEARLY * together
-    who, chosen, other = "all ranks", together, alone
-    if is_alone:
-        who, chosen, other = "rank 0 alone", alone, together
+    is_alone = alone < CLEARLY * together  # near ties go to all ranks
+    who = "rank 0 alone" if is_alone else "all ranks"
+    chosen, other = (alone, together) if is_alone else (together, alone)
     predicted = f"predicted {chosen * 1e3:.3g} ms beside {other * 1e3:.3g}"
     return replace(plan, is_alone=is_alone, why=f"{why}; {who}: {predicted}")
 
@@ -205,18 +137,14 @@ def _engine(facts: PlanFacts) -> tuple[str | None, str]:
     if facts.kind == "vectors" and looping:
         return looping, "by elements, a number or a few a row"
     if facts.kind == "matrices" and looping:
-        if _is_short(facts.work):
+        work = facts.work
+        if work and work.products + work.elements + work.common < SHORT:
             return looping, "by elements, and short"
         if block_of(facts, looping):
             return looping, "by elements, in blocks"
     if other and facts.kind != "vectors":
         return other, "rows by columns"
     return engines[0], "the one that there is for it"
-
-
-def _is_short(work: Work | None) -> bool:
-    """Tell whether JAX would take much of a call's time to begin it."""
-    return work is not None and work.products + work.elements + work.common < SHORT
 
 
 def block_of(facts: PlanFacts, engine: str | None) -> int:
@@ -262,10 +190,7 @@ def _power(number: float) -> int:
 
 
 def are_kept(rows: int, row_bytes: int, kept: int | None) -> bool:
-    """Tell whether terms of the data alone are cached from call to call.
-
-    `kept` is the bytes of these terms, None if that does not follow.
-    """
+    """Tell whether so many bytes of terms of the data alone are cached."""
     if rows < KEPT_FROM or kept is None:
         return False
     return kept <= max(FEW_KEPT, rows * row_bytes)
@@ -277,52 +202,38 @@ def together_and_alone(facts: PlanFacts, engine: str | None) -> tuple[float, flo
     A rank computes its part of what is of rows, in whole blocks if it goes by these;
     what no row enters all of them do.
     """
-    work = facts.work
+    work, costs = facts.work, engine_named(engine).costs
     assert work is not None
-    each = max(facts.cores // facts.ranks, 1)
-    least = engine_named(engine).costs.dispatch
 
     def at(threads: int) -> tuple[float, float]:
-        serial = SERIAL_OF_PRODUCTS, engine_named(engine).costs.serial
+        """Return what of their time products and elements take then."""
+        serial = SERIAL_OF_PRODUCTS, costs.serial
         products, elements = (part + (1 - part) / threads for part in serial)
         return products, elements
 
-    slower = engine_named(engine).costs.slower
-    elements, common = slower * work.elements, slower * work.common
-    of_products, of_elements = at(each)
+    elements, common = costs.slower * work.elements, costs.slower * work.common
+    of_products, of_elements = at(max(facts.cores // facts.ranks, 1))
     mine = work.products * of_products + elements * of_elements
     meeting = MEETING * work.meetings + REDUCED * work.reduced
     blocks = -(-facts.rows // (block_of(facts, engine) or 1)) or 1
     share = -(-blocks // facts.ranks) / blocks  # of the rank that has most
     launch = LAUNCH if facts.ranks > 1 else 0.0
-    together = launch + least + mine * share + meeting
+    together = launch + costs.dispatch + mine * share + meeting
     together += CROWDED * common * of_elements
     of_products, of_elements = at(facts.cores)
-    alone = least + work.products * of_products + (elements + common) * of_elements
-    return together, alone
+    alone = work.products * of_products + (elements + common) * of_elements
+    return together, costs.dispatch + alone
 
 
-@dataclass(frozen=True)
-class Predicted:
-    """The seconds of a call, as far as a graph and its sizes tell.
+class Predicted(NamedTuple):
+    """The seconds of a call, as far as a graph and its sizes tell."""
 
-    Attributes
-    ----------
-    by_ranks : float
-        By the plan of the rules.
-    by_pytensor : float
-        Of the plain function on one core.
-    serial : float
-        Of the plain function in a process that has all cores, which it uses for
-        products of matrices.
-    is_alone : bool
-        Whether rank 0 makes the call, by that plan.
-    """
-
-    by_ranks: float
-    by_pytensor: float
+    by_ranks: float  # by the plan of the rules
+    by_pytensor: float  # of the plain function on one core
+    # Of the plain function in a process that has all cores, which it uses for products
+    # of matrices.
     serial: float
-    is_alone: bool
+    is_alone: bool  # whether rank 0 makes the call, by that plan
 
 
 def predict(facts: PlanFacts) -> Predicted | None:
@@ -333,9 +244,9 @@ def predict(facts: PlanFacts) -> Predicted | None:
     plan = choose(facts)
     engine = plan.engine or ("numba" if facts.kind == "vectors" else None)
     together, alone = together_and_alone(facts, engine)
-    more = work.dear * (engine_named(engine).costs.dear_by_pytensor - 1)
-    slower = engine_named(engine).costs.slower
-    elements = slower * (work.elements + work.common) + more
+    costs = engine_named(engine).costs
+    elements = costs.slower * (work.elements + work.common)
+    elements += work.dear * (costs.dear_by_pytensor - 1)
     by_pytensor = CALL + work.products + elements
     of_all_cores = SERIAL_OF_PRODUCTS + (1 - SERIAL_OF_PRODUCTS) / facts.cores
     serial = CALL + work.products * of_all_cores + elements
@@ -347,19 +258,11 @@ def predict(facts: PlanFacts) -> Predicted | None:
 
 
 class GroupPlan(NamedTuple):
-    """So many tasks at once, as chains, each by a group of so many ranks.
-
-    Attributes
-    ----------
-    ranks : int
-        If it is one at once, of those that have a core.
-    seconds : float or None
-        That a call of every task takes, where that follows.
-    """
+    """So many tasks at once, as chains, each by a group of so many ranks."""
 
     at_once: int
-    ranks: int
-    seconds: float | None
+    ranks: int  # if it is one at once, of those that have a core
+    seconds: float | None  # that a call of every task takes, where that follows
 
 
 def plan_groups(
@@ -372,17 +275,8 @@ def plan_groups(
     """Return how tasks that never meet are laid on ranks.
 
     Calls by few ranks meet sooner than calls by many, and tasks side by side end one
-    before the other. The bits of the tasks do not depend on how they are laid.
-
-    Parameters
-    ----------
-    at_most : int
-        So many may be side by side, and not more than there are cores.
-    ranks, cores : int
-        There are so many.
-    seconds : callable
-        Returns those of a call by so many ranks that have so many cores together, or
-        None if they do not follow: then tasks are computed one after the other.
+    before the other. `seconds` are those of a call by so many ranks that have so many
+    cores together; without them tasks are computed one after the other.
     """
     found = []
     for at_once in range(1, max(min(tasks, at_most, cores), 1) + 1):

@@ -31,33 +31,24 @@ from pytensor.graph.traversal import io_toposort
 
 from .plan import Plan
 
+# An environment variable: the file of records that a script reads and writes.
 VARIABLE = "SYNK_PLANS"
-"""An environment variable: the file of records that a script reads and writes."""
-
-MEASURED = "as it was measured by synk.tune"
-"""Why a plan is what it is, if a record says so."""
-
-_FOLDER = "synk-plans"
-_FEW = 10
-"""Numbers of a constant that are told from others."""
+MEASURED = "as it was measured by synk.tune"  # why a plan is what it is
+_FEW = 10  # numbers of a constant that are told from others
+# Packages that make an engine fast or slow
 _DECIDING = ("synk", "pytensor", "numba", "jax", "numpy", "scipy")
-"""Packages that make an engine fast or slow."""
 
 
 class Record(NamedTuple):
-    """A record as `python -m synk tune` lists it.
-
-    It has seconds of a call by the names of all plans that were possible, and tells
-    whether it is for the present versions and processor.
-    """
+    """A record as `python -m synk tune` lists it."""
 
     function: str
     rows: int
     ranks: int
     cores: int
     plan: Plan
-    measured: dict[str, float]
-    here: bool
+    measured: dict[str, float]  # seconds of a call, by the names of possible plans
+    here: bool  # whether it is for the present versions and processor
 
 
 def scale_of(rows: int) -> int:
@@ -102,21 +93,16 @@ def spelled(outputs: Sequence[Variable]) -> str:
 
 
 def find(key: str, function: str) -> Record | None:
-    """Return a record, if there is one that counts here.
-
-    Warns
-    -----
-    UserWarning
-        If there is one for other versions or another processor.
-    """
-    entry = _read(_path(key)).get(key)
+    """Return a record if one counts here; warn of one that is for other versions."""
+    entry: Any = _read(_path(key)).get(key)
     record = _record(entry)
-    if entry is None or record is None or record.here:
+    if record is None or record.here:
         return record
+    made_by = entry["made_by"]
     differs = [
-        f"{name} {entry['made_by'].get(name)}, and it is {value}"
+        f"{name} {made_by.get(name)}, and it is {value}"
         for name, value in _here().items()
-        if entry["made_by"].get(name) != value
+        if made_by.get(name) != value
     ]
     warnings.warn(
         f"the record of synk.tune for {function} is left out: it was made with"
@@ -137,19 +123,7 @@ def write(
 ) -> None:
     """Keep what was measured, and the fastest plan.
 
-    Parameters
-    ----------
-    key, function : str
-        The latter is what messages call it.
-    machine : tuple of int
-        Ranks, and cores.
-    measured : dict of str to float
-        Seconds of a call, by the names of the plans.
-
-    Raises
-    ------
-    OSError
-        If the file that ``SYNK_PLANS`` names cannot be written.
+    The file that ``SYNK_PLANS`` names must be writable, the folder need not.
     """
     ranks, cores = machine
     entry = {
@@ -163,9 +137,12 @@ def write(
         "measured": measured,
         "made_by": _here(),
     }
-    path, is_named = _path(key), bool(os.environ.get(VARIABLE))
-    with contextlib.nullcontext() if is_named else contextlib.suppress(OSError):
+    path = _path(key)
+    try:
         _store(path, _read(path) | {key: entry})
+    except OSError:
+        if os.environ.get(VARIABLE):
+            raise
 
 
 def listed() -> list[Record]:
@@ -184,15 +161,14 @@ def clear() -> int:
 
 
 def _files() -> list[Path]:
-    if named := os.environ.get(VARIABLE):
-        return [path for path in [Path(named)] if path.exists()]
-    return sorted(_path("*").parent.glob("*.json"))
+    named = os.environ.get(VARIABLE)
+    files = [Path(named)] if named else sorted(_path("*").parent.glob("*.json"))
+    return [path for path in files if path.exists()]
 
 
 def _path(key: str) -> Path:
-    named = os.environ.get(VARIABLE)
-    folder = Path(pytensor.config.base_compiledir, _FOLDER)
-    return Path(named) if named else folder / f"{key}.json"
+    folder = Path(pytensor.config.base_compiledir, "synk-plans")
+    return Path(os.environ.get(VARIABLE) or folder / f"{key}.json")
 
 
 def _read(path: Path) -> dict[str, Any]:

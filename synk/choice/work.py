@@ -33,7 +33,7 @@ from pytensor.tensor.shape import Shape, Shape_i
 from pytensor.tensor.special import LogSoftmax, Softmax
 
 from ..compiler.kept import CHEAP as CHEAP_OPS
-from ..compiler.lengths import inferred_shapes
+from ..compiler.lengths import inferred_shapes, unknown_shape
 from ..compiler.table import entry_of
 from ..nn.windows import ConvOp
 from ..ops import AllStack, is_collective
@@ -41,59 +41,31 @@ from ..ops import AllStack, is_collective
 Lengths: TypeAlias = tuple[int, ...]
 """A shape, of an array that is not made."""
 
+# Seconds of an addition or a multiplication in a product, by the bytes of a number: of
+# 784 x 800 matrices by BLAS on a core of an Intel Xeon.
 FLOP = {4: 1 / 130e9, 8: 1 / 65e9}
-"""Seconds of an addition or a multiplication in a product, by the bytes of a number: of
-784 x 800 matrices by BLAS on a core of an Intel Xeon."""
-
+# Seconds of an element of float64: arithmetic within a loop over other arithmetic,
+# ``exp`` and the like, ``gammaln`` and the like
 CHEAP, DEAR, DEAREST = 0.07e-9, 3.5e-9, 10e-9
-"""Seconds of an element of float64: arithmetic within a loop over other arithmetic,
-``exp`` and the like, ``gammaln`` and the like."""
-
-READ = 0.05e-9
-"""Seconds of a byte that is read from memory: of a matrix that a vector multiplies."""
-
-OTHER = 0.5e-9
-"""Seconds of an element that is moved or compared by another Op."""
+READ = 0.05e-9  # of a byte from memory: of a matrix that a vector multiplies
+OTHER = 0.5e-9  # of an element that is moved or compared by another Op
 
 _DEAREST = (ps.GammaLn, ps.Psi, ps.TriGamma, ps.GammaInc, ps.GammaIncC, ps.BetaInc)
-
-_FEW = 64
-"""Numbers of a value that is evaluated: lengths, and arrays of them."""
+_FEW = 64  # numbers of a value that is evaluated: lengths, and arrays of them
 
 
 @dataclass(frozen=True)
 class Work:
-    """What a call computes.
+    """What a call computes; seconds are those of one core."""
 
-    Attributes
-    ----------
-    products : float
-        Seconds of one core in products of matrices of rows, which BLAS and XLA divide
-        between threads.
-    elements : float
-        Seconds of one core in all else that is computed of rows.
-    dear : float
-        What of it goes to functions as ``exp``, by code that computes several at once.
-    common : float
-        The same of what no row enters, as new values of parameters: all ranks do it.
-    reduced : int
-        Bytes that all ranks combine.
-    meetings : int
-        How often they meet for that.
-    widest : int
-        Bytes of the largest value that is computed of rows.
-    factors : int
-        Bytes of what is multiplied with rows in products, and is not of rows.
-    """
-
-    products: float
-    elements: float
-    dear: float
-    common: float
-    reduced: int
-    meetings: int
-    widest: int
-    factors: int = 0
+    products: float  # in products of matrices of rows, which threads divide
+    elements: float  # in all else that is computed of rows
+    dear: float  # of it in functions as ``exp``, by code that computes several at once
+    common: float  # of what no row enters, as new values of parameters: all ranks do it
+    reduced: int  # bytes that all ranks combine
+    meetings: int  # how often they meet for that
+    widest: int  # bytes of the largest value that is computed of rows
+    factors: int = 0  # bytes that rows are multiplied with in products, and no rows
 
 
 def work_of(
@@ -101,12 +73,7 @@ def work_of(
 ) -> Work | None:
     """Return what a call computes, or None if that does not follow from its graph.
 
-    Parameters
-    ----------
-    graph : sequence of Variable
-        Outputs and new values, with collectives where ranks meet.
-    rows : iterable of Variable
-        The inputs that hold rows.
+    The graph has collectives where ranks meet.
     """
     on_rows, level = set(rows), dict[Variable, int]()
     products = elements = dear = common = 0.0
@@ -140,7 +107,8 @@ def work_of(
         else:
             products += seconds[0]
             elements += seconds[1]
-            dear += _dear(node, sizes)
+            if isinstance(node.op, Elemwise) and _of_one(node) >= DEAR:
+                dear += sum(seconds)
             if seconds[0]:
                 whole = [var for var in node.inputs if var not in on_rows]
                 factors += nbytes_of(whole, sizes) or 0
@@ -148,8 +116,8 @@ def work_of(
                 made = (_nbytes(sizes, var) or 0 for var in node.outputs)
                 widest = max(widest, *made)
     meetings = max(level.values(), default=0)
-    how = products, elements, dear, common, reduced, meetings, widest
-    return Work(*how, factors)
+    how = products, elements, dear, common, reduced, meetings, widest, factors
+    return Work(*how)
 
 
 def nbytes_of(variables: Iterable[Variable], sizes: KnownShapes) -> int | None:
@@ -177,20 +145,27 @@ def _seconds(node: Apply, sizes: KnownShapes) -> tuple[float, float] | None:
         return 0.0, 0.0
     if isinstance(op, (OpFromGraph, Scan)):
         return _inner(node, sizes)
-    numbers = [_size(sizes, var) for var in (*node.inputs, *node.outputs)]
-    if None in numbers:
+    # What is no tensor has no elements.
+    variables = [v for v in (*node.inputs, *node.outputs) if hasattr(v.type, "shape")]
+    shapes = [sizes.shape(var) for var in variables]
+    if None in shapes:
         return None
-    largest = max(number or 0 for number in numbers)
+    numbers = [math.prod(shape or ()) for shape in shapes]
+    largest = max(numbers, default=0)
     if isinstance(op, Blockwise):
         op = op.core_op
     if isinstance(op, Dot):
         return _product(node, sizes)
     if isinstance(op, ConvOp):
-        return 0.0, _convolution(node, sizes)
+        # It and its adjoints go through the same pairs: of an output and what a filter
+        # sees for it.
+        filters, outputs = (shape or () for shape in shapes[1:3])
+        flops = 2 * math.prod(outputs) * math.prod(filters[1:])
+        return 0.0, flops * _flop(node)
     if isinstance(getattr(op, "scalar_op", None), ps.Second):
         return 0.0, 0.0  # which rewrites take away, mostly
     if isinstance(op, Elemwise):
-        made = max(_size(sizes, var) or 0 for var in node.outputs)
+        made = max(numbers[-len(node.outputs) :])
         one, size = _of_one(node), _itemsize(node.outputs[0]) / 8
         # Of short floats there are more at once, and their series are shorter, too.
         return 0.0, made * one * (size if one < DEAR else size * size)
@@ -199,12 +174,9 @@ def _seconds(node: Apply, sizes: KnownShapes) -> tuple[float, float] | None:
     if isinstance(op, CumOp):
         return 0.0, 2 * largest * OTHER
     if ".linalg" in type(op).__module__:  # a factor, or a solution: of cubic order
-        longest = max(
-            (sizes.shape(var) or (1,))[-1] if _size(sizes, var) else 1
-            for var in node.inputs
-        )
-        size = _itemsize(node.outputs[0])
-        return 2 * largest * longest * FLOP.get(size, FLOP[8]), 0.0
+        taken = filter(None, shapes[: -len(node.outputs)])
+        longest = max((shape[-1] for shape in taken), default=1)
+        return 2 * largest * longest * _flop(node), 0.0
     if isinstance(op, (Softmax, LogSoftmax)):
         return 0.0, largest * (DEAR + 2 * CHEAP)
     if cost == "move":
@@ -212,32 +184,18 @@ def _seconds(node: Apply, sizes: KnownShapes) -> tuple[float, float] | None:
     return None
 
 
-def _dear(node: Apply, sizes: KnownShapes) -> float:
-    """Return the seconds of a node in functions as ``exp``."""
-    if not isinstance(node.op, Elemwise) or _of_one(node) < DEAR:
-        return 0.0
-    return sum(_seconds(node, sizes) or (0.0, 0.0))
+def _flop(node: Apply) -> float:
+    return FLOP.get(_itemsize(node.outputs[0]), FLOP[8])
 
 
 def _of_one(node: Apply) -> float:
-    """Return the seconds of an element of float64 that a node computes."""
+    """Return the seconds of an element of float64 that an elementwise node computes."""
     op: Any = node.op
-    if isinstance(op.scalar_op, ps.Pow) and _is_constant(node.inputs[1]):
+    if isinstance(op.scalar_op, ps.Pow) and all(
+        isinstance(leaf, Constant) for leaf in graph_inputs([node.inputs[1]])
+    ):
         return CHEAP  # a square, mostly
     return _of_element(op.scalar_op)
-
-
-def _is_constant(var: Variable) -> bool:
-    """Tell whether a value follows from constants alone."""
-    return all(isinstance(leaf, Constant) for leaf in graph_inputs([var]))
-
-
-def _size(sizes: KnownShapes, var: Variable) -> int | None:
-    """Return how many elements a value has; what is no tensor counts as none."""
-    if not hasattr(var.type, "shape"):
-        return 0
-    shape = sizes.shape(var)
-    return None if shape is None else math.prod(shape)
 
 
 def _of_element(op: ScalarOp) -> float:
@@ -253,34 +211,28 @@ def _product(node: Apply, sizes: KnownShapes) -> tuple[float, float]:
     """Return the seconds of a product of matrices, or of one by a vector."""
     left, right = (sizes.shape(var) or () for var in node.inputs)
     (made,) = (sizes.shape(var) or () for var in node.outputs)
-    inner = left[-1] if left else 1
-    size = _itemsize(node.outputs[0])
     if sum(length > 1 for length in made) < 2:  # it takes as long as to read the matrix
+        size = _itemsize(node.outputs[0])
         return 0.0, max(math.prod(left), math.prod(right)) * size * READ
-    return 2 * math.prod(made) * inner * FLOP.get(size, FLOP[8]), 0.0
-
-
-def _convolution(node: Apply, sizes: KnownShapes) -> float:
-    """Return the seconds of a convolution or one of its adjoints.
-
-    All of them go through the same pairs: of an output and what a filter sees for it.
-    """
-    shapes = [sizes.shape(var) or () for var in (*node.inputs, *node.outputs)]
-    filters, outputs = shapes[1:3]
-    flops = 2 * math.prod(outputs) * math.prod(filters[1:])
-    return flops * FLOP.get(_itemsize(node.outputs[0]), FLOP[8])
+    return 2 * math.prod(made) * (left[-1] if left else 1) * _flop(node), 0.0
 
 
 def _inner(node: Apply, sizes: KnownShapes) -> tuple[float, float] | None:
     """Return the seconds of a graph within a node, of all of its steps."""
     op: Any = node.op
     steps, shapes = 1, [sizes.shape(var) for var in node.inputs]
-    given: Mapping[Variable, Any]
+    given: dict[Variable, Any] = {}
     if isinstance(op, Scan):
         number = sizes.number(node.inputs[0])
         if number is None:
             return None
-        steps, given = int(number), _of_step(op, shapes)
+        steps, info = int(number), op.info
+        cut = info.n_seqs + info.n_mit_mot + info.n_mit_sot + info.n_sit_sot
+        inner = op.get_oinp_iinp_iout_oout_mappings()["inner_inp_from_outer_inp"]
+        for i, taken in inner.items():
+            has_steps = 1 <= i <= cut
+            shape = shapes[i][1:] if has_steps and shapes[i] else shapes[i]
+            given.update((op.inner_inputs[k], shape) for k in taken)
     else:
         given = dict(zip(op.inner_inputs, shapes, strict=True))
     known = {var: shape for var, shape in given.items() if shape is not None}
@@ -293,20 +245,6 @@ def _inner(node: Apply, sizes: KnownShapes) -> tuple[float, float] | None:
         products += seconds[0]
         elements += seconds[1]
     return steps * products, steps * elements
-
-
-def _of_step(op: Any, shapes: Sequence[Any]) -> dict[Variable, Any]:
-    """Return the shapes of what one step of a scan takes."""
-    info, found = op.info, {}
-    inner = op.get_oinp_iinp_iout_oout_mappings()["inner_inp_from_outer_inp"]
-    states = info.n_mit_mot + info.n_mit_sot + info.n_sit_sot
-    for i, taken in inner.items():
-        for k in taken:
-            has_steps = 1 <= i <= info.n_seqs + states
-            shape = shapes[i]
-            is_cut = has_steps and shape is not None
-            found[op.inner_inputs[k]] = shape[1:] if is_cut else shape
-    return found
 
 
 # -- shapes
@@ -338,7 +276,7 @@ class KnownShapes:
         A value that the function takes is not known, but for its shape.
         """
         if isinstance(var, Constant):
-            return _value(var)
+            return _if_few(var.data)
         if var not in self._numbers:
             self._numbers[var] = None
             for node in io_toposort([], [var]):
@@ -357,10 +295,10 @@ class KnownShapes:
             if var.owner is None and var not in self._shapes:
                 self._shapes[var] = _of_leaf(var)
             shape = self._shapes[var]
-            if shape is not None:
+            if shape is None:
+                given.append(unknown_shape(var))
+            else:
                 given.append(tuple(pt.constant(n, dtype="int64") for n in shape))
-            else:  # as PyTensor writes what it does not know
-                given.append(_open(var))
         if is_collective(node):
             shape = self._shapes[node.inputs[0]]
             if isinstance(node.op, AllStack) and shape is not None:
@@ -387,7 +325,7 @@ class KnownShapes:
         ]
         return None if None in known else tuple(map(int, known))
 
-    def _evaluated(self, node: Apply, var: Variable) -> Any:
+    def _evaluated(self, node: Apply, output: Variable) -> Any:
         if isinstance(node.op, (Shape_i, Shape)):
             shape = self.shape(node.inputs[0])
             if shape is None:
@@ -395,8 +333,8 @@ class KnownShapes:
             lengths = np.array(shape, dtype=np.int64)
             return lengths[node.op.i] if isinstance(node.op, Shape_i) else lengths
         given = [
-            _value(each) if isinstance(each, Constant) else self._numbers.get(each)
-            for each in node.inputs
+            _if_few(var.data) if isinstance(var, Constant) else self._numbers.get(var)
+            for var in node.inputs
         ]
         if any(value is None for value in given):
             return None
@@ -405,7 +343,7 @@ class KnownShapes:
             node.op.perform(node, given, made)
         except Exception:  # as a call would raise it, or an Op that cannot be run so
             return None
-        return _if_few(made[node.outputs.index(var)][0])
+        return _if_few(made[node.outputs.index(output)][0])
 
 
 def _of_leaf(var: Any) -> Lengths | None:
@@ -416,17 +354,6 @@ def _of_leaf(var: Any) -> Lengths | None:
         return np.shape(var.get_value(borrow=True))
     shape = getattr(var.type, "shape", None)
     return None if shape is None or None in shape else tuple(shape)
-
-
-def _open(var: Any) -> tuple | None:
-    """Return lengths of a variable, of which nothing is known but by its type."""
-    if not hasattr(var.type, "ndim"):
-        return None
-    return tuple(Shape_i(i)(var) for i in range(var.type.ndim))
-
-
-def _value(var: Constant) -> Any:
-    return _if_few(var.data)
 
 
 def _if_few(value: Any) -> Any:

@@ -31,17 +31,9 @@ from .settling import check_tensor, settle
 from .sizes import noted
 from .spec import UNNAMED, Asked, FunctionSpec
 
-INTEGERS = frozenset(
-    f"{kind}{bits}" for kind in ("int", "uint") for bits in (8, 16, 32, 64)
-)
-"""Dtypes of what may choose rows."""
-
 _CHOICES = {
-    # What meets rows again is of all ranks' rows, or of a rank's own.
     "statistics": ("exact", "local"),
-    # Whether outputs and updates must have the same bits on any number of ranks.
     "bits": (None, "any"),
-    # Whether draws for rows are those of the serial run, or each rank's own.
     "streams": ("serial", "own"),
 }
 
@@ -65,9 +57,7 @@ class FunctionArguments:
     statistics: str = "exact"
     bits: str | None = None
     streams: str = "serial"
-    made: str = ""
-    """Where the script has made the function, for messages; see
-    `user_frames.callers_place`."""
+    made: str = ""  # where the script has made it, see `user_frames.callers_place`
     options: dict[str, Any] = field(default_factory=dict)
 
 
@@ -118,7 +108,7 @@ def _cut(asked: Asked) -> Asked | None:
     """Return a function with slices of data as its rows, if it has no other rows."""
     if asked.is_local or asked.stand_ins:
         return None
-    if any(var.type.dtype not in INTEGERS for var in asked.inputs):
+    if any(var.type.numpy_dtype.kind not in "iu" for var in asked.inputs):  # type: ignore[attr-defined]
         return None
     found = cut_rows(asked.plain_outputs, asked.plain_updates, asked.arguments)
     if found is None or not {*asked.inputs} <= {*found.choosing}:
@@ -157,15 +147,22 @@ def _asked(given: FunctionArguments, parts: Sequence[SharedVariable]) -> Asked:
         _check_rows(var, "input")
     outputs, output_ops, returns = _split_outputs(given.outputs)
     updates, update_ops = _split_updates(given.updates)
-    computed = _roots_for(arguments)
-    givens = _check_givens(given.givens, computed) | computed
+    # What takes the place of inputs that are computed from other variables: as in
+    # PyTensor, a value that is passed for such a variable cuts off what is above.
+    computed: dict[Variable, Variable] = {
+        var: var.type(name=var.name) for var in arguments if var.owner is not None
+    }
+    fitting = {old: _fit(old, new) for old, new in dict(given.givens or {}).items()}
+    # Replacements are not searched for what is to be replaced itself.
+    news = clone_replace(list(fitting.values()), computed)
+    givens = dict(zip(fitting, news, strict=True)) | computed
     kept = options.get("no_default_updates")
     outputs, updates = _complete(outputs, updates, givens, kept)
     update_ops += [UNNAMED] * (len(updates) - len(update_ops))
     stand_ins = [var.type(name=var.name) for var in sliceable]
-    replaced: dict[Variable, Variable]
-    replaced = dict(zip(sliceable, stand_ins, strict=True))
+    replaced = dict[Variable, Variable](zip(sliceable, stand_ins, strict=True))
     outputs, updates = _substitute(outputs, updates, replaced)
+    ours = ("no_default_updates", "on_unused_input")
     return Asked(
         arguments=[computed.get(var, var) for var in arguments],
         cut=None,
@@ -181,7 +178,7 @@ def _asked(given: FunctionArguments, parts: Sequence[SharedVariable]) -> Asked:
         mode=given.mode,
         name=given.name,
         made=given.made,
-        options=_for_pytensor(options),
+        options={key: value for key, value in options.items() if key not in ours},
         precision=given.precision,
         pad=given.pad,
         parts=list(parts),
@@ -194,32 +191,24 @@ def _asked(given: FunctionArguments, parts: Sequence[SharedVariable]) -> Asked:
     )
 
 
-def _for_pytensor(options: dict[str, Any]) -> dict[str, Any]:
-    """Return those options that are for compiling, and not for this module."""
-    ours = ("no_default_updates", "on_unused_input")
-    return {key: value for key, value in options.items() if key not in ours}
-
-
 def _check_inputs(variables: Sequence[Variable], what: str) -> list[Variable]:
     if not isinstance(variables, (list, tuple)):
         raise TypeError(f"{what} must be a list of variables, got {variables!r}")
-    variables = [plain_input(var, what) for var in variables]
+    variables = [_plain_input(var, what) for var in variables]
     for var in variables:
         if isinstance(var, SharedVariable):
             raise TypeError(
                 f"{what}: {var} is a shared variable, which needs no passing;"
                 " see sliceable_shareds to use some of its rows"
             )
-        check_tensor_input(var, what)
+        _check_tensor_input(var, what)
     return variables
 
 
-def _check_distinct(variables: list[Variable]) -> None:
-    seen = set()
-    for var in variables:
-        if var in seen:
+def _check_distinct(variables: Sequence[Variable]) -> None:
+    for i, var in enumerate(variables):
+        if var in variables[:i]:
             raise ValueError(f"input {var} is given twice")
-        seen.add(var)
 
 
 def _check_rows(var: Variable, what: str) -> None:
@@ -243,14 +232,14 @@ def _check_sliceable(variables: Sequence[SharedVariable]) -> list[SharedVariable
                 f"sliceable_shareds must be shared tensor variables, got {var!r}"
             )
         _check_rows(var, "sliceable shared variable")
-    _check_distinct(list(variables))
+    _check_distinct(variables)
     return list(variables)
 
 
 def _split_outputs(outputs: Any) -> tuple[list[Variable], list[OutputOp], str]:
     if outputs is None:
         return [], [], "none"
-    outputs = plain_outputs(outputs)
+    outputs = _plain_outputs(outputs)
     if isinstance(outputs, tuple) and all(
         isinstance(output, (Variable, tuple)) for output in outputs
     ):
@@ -260,10 +249,10 @@ def _split_outputs(outputs: Any) -> tuple[list[Variable], list[OutputOp], str]:
     variables: list[Variable] = []
     ops: list[Any] = []  # or `UNNAMED`
     for pair in pairs:
-        op: Any
-        var, op = (
-            pair if isinstance(pair, tuple) and len(pair) == 2 else (pair, UNNAMED)
-        )
+        var: Any = pair
+        op: Any = UNNAMED
+        if isinstance(pair, tuple) and len(pair) == 2:
+            var, op = pair
         if not isinstance(var, Variable):
             raise TypeError(
                 "outputs must be variables, (variable, op) pairs or a list of these,"
@@ -301,39 +290,15 @@ def _split_updates(updates: Any) -> tuple[list, list[OutputOp]]:
             raise ValueError(f"shared variable {var} has two updates")
         op: Any = rest[0] if rest else UNNAMED
         if op != UNNAMED:
-            _check_update(var, op)
+            what, is_tensor = f"update of {var}", isinstance(var.type, DenseTensorType)
+            has_rows = is_tensor and var.type.ndim > 0
+            check_op(op, OPS if has_rows else (*REDUCE_OPS, None), what)
+            if is_tensor:
+                check_dtype(op, var.type.numpy_dtype, what)
         seen.add(var)
         pairs.append((var, var.type.filter_variable(new, allow_convert=True)))
         ops.append(op)
     return pairs, ops
-
-
-def _check_update(var: SharedVariable, op: Any) -> None:
-    """Raise unless slices' values of a variable can be combined by an op."""
-    what = f"update of {var}"
-    is_tensor = isinstance(var.type, DenseTensorType)
-    has_rows = is_tensor and var.type.ndim > 0
-    check_op(op, OPS if has_rows else (*REDUCE_OPS, None), what)
-    if is_tensor:
-        check_dtype(op, var.type.numpy_dtype, what)
-
-
-def _roots_for(inputs: list[Variable]) -> dict[Variable, Variable]:
-    """Return what takes the place of inputs that are computed from other variables.
-
-    As in PyTensor, a value that is passed for such a variable cuts off what is above.
-    """
-    return {var: var.type(name=var.name) for var in inputs if var.owner is not None}
-
-
-def _check_givens(
-    givens: Any, computed: dict[Variable, Variable]
-) -> dict[Variable, Variable]:
-    checked = {old: _fit(old, new) for old, new in dict(givens or {}).items()}
-    # Replacements are not searched for what is to be replaced itself.
-    return dict(
-        zip(checked, clone_replace(list(checked.values()), computed), strict=True)
-    )
 
 
 def _fit(old: Variable, new: Any) -> Variable:
@@ -370,20 +335,18 @@ def _complete(
     often as an update brings in new variables: a draw and the next state of its stream
     are outputs of one node.
     """
-    skip = {var for var, _ in updates} | set(
-        excluded or () if excluded is not True else ()
-    )
+    skip = {var for var, _ in updates}
+    if excluded and excluded is not True:
+        skip.update(excluded)
     defaults: list[tuple[SharedVariable, Variable]] = []
     while True:
         new_outputs, new_updates = _substitute(outputs, [*updates, *defaults], givens)
         graph = ancestors([*new_outputs, *(new for _, new in new_updates)])
         found = [
-            (var, var.default_update)
+            (var, new)
             for var in graph
-            if var.owner is None
-            and isinstance(var, SharedVariable)
-            and var not in skip
-            and var.default_update is not None
+            if isinstance(var, SharedVariable) and var not in skip
+            if (new := var.default_update) is not None
         ]
         if excluded is True or not found:
             return new_outputs, new_updates
@@ -392,9 +355,9 @@ def _complete(
 
 
 def _check_roots(asked: Asked, action: str | None) -> None:
-    """Raise for an input that was forgotten, as PyTensor does when it compiles.
+    """Raise for an input that was forgotten, and say which are not used.
 
-    And do at once what it would do of one that is not used, at the first call for us.
+    PyTensor does so when it compiles, which for us is at the first call.
     """
     given = asked.all_inputs
     used = dict.fromkeys(ancestors(asked.plain_graph))
@@ -427,7 +390,7 @@ _REFUSED = {
 }
 
 
-def plain_input(var: Any, what: str) -> Any:
+def _plain_input(var: Any, what: str) -> Any:
     """Return the variable of an input; one that `In` gives another name is refused."""
     if not isinstance(var, In):
         return var
@@ -447,25 +410,26 @@ def plain_input(var: Any, what: str) -> Any:
     return var.variable
 
 
-def check_tensor_input(var: Any, what: str) -> None:
+def _check_tensor_input(var: Any, what: str) -> None:
     """Raise unless an input is a tensor; say what to write in place of another."""
     if isinstance(var, Variable) and isinstance(var.type, DenseTensorType):
         return
     kind = type(getattr(var, "type", None)).__name__
-    advice = ""
-    if kind.startswith("Sparse"):
-        advice = (
-            "; keep a sparse matrix in a shared variable, pytensor.shared(matrix),"
-            " which is whole on each rank, or pass its rows as a dense matrix"
-        )
-    elif kind == "TypedListType":
-        advice = "; pass the arrays of a list as inputs of their own"
-    elif kind.startswith("Random"):
-        advice = "; keep a generator in a shared variable, pytensor.shared(rng)"
+    advice = next((advice for of, advice in _ADVICE.items() if kind.startswith(of)), "")
     raise TypeError(f"{what} must be tensor variables, got {var!r}{advice}")
 
 
-def plain_outputs(outputs: Any) -> Any:
+_ADVICE = {
+    "Sparse": (
+        "; keep a sparse matrix in a shared variable, pytensor.shared(matrix),"
+        " which is whole on each rank, or pass its rows as a dense matrix"
+    ),
+    "TypedListType": "; pass the arrays of a list as inputs of their own",
+    "Random": "; keep a generator in a shared variable, pytensor.shared(rng)",
+}
+
+
+def _plain_outputs(outputs: Any) -> Any:
     """Return outputs with the variable in place of each `Out`."""
     if isinstance(outputs, dict):
         raise TypeError(
@@ -473,6 +437,6 @@ def plain_outputs(outputs: Any) -> Any:
             " list(outputs.values()), and dict(zip(outputs, f(...))) at the call"
         )
     if isinstance(outputs, (list, tuple)):
-        plain = map(plain_outputs, outputs)
+        plain = map(_plain_outputs, outputs)
         return list(plain) if isinstance(outputs, list) else tuple(plain)
     return outputs.variable if isinstance(outputs, Out) else outputs

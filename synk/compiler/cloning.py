@@ -19,9 +19,9 @@ from pytensor.tensor.special import LogSoftmax, Softmax
 from ..user_frames import hand_on_line
 from .rules.base import PUTTING
 
+# What types these make follows from the types of what they take; most nodes are such.
+# Of other Ops PyTensor knows whether more goes in.
 _TYPED_BY_INPUTS = (Elemwise, DimShuffle, CAReduce)
-"""What types these make follows from the types of what they take; most nodes are such.
-Of other Ops PyTensor knows whether more goes in."""
 
 
 def with_inputs(node: Apply, inputs: Sequence[Variable]) -> Apply:
@@ -64,17 +64,9 @@ def scan_of(
     op: Any, inputs: Sequence[Variable], outputs: Sequence[Variable], info: Any
 ) -> Scan:
     """Return a scan that is made as another one, but for its step."""
-    return Scan(
-        list(inputs),
-        list(outputs),
-        info,
-        mode=op.mode,
-        truncate_gradient=op.truncate_gradient,
-        name=op.name,
-        profile=op.profile,
-        allow_gc=op.allow_gc,
-        strict=op.strict,
-    )
+    words = "mode", "truncate_gradient", "name", "profile", "allow_gc", "strict"
+    how = {word: getattr(op, word) for word in words}
+    return Scan(list(inputs), list(outputs), info, **how)
 
 
 def inlined(node: Apply, inputs: Sequence[Variable] | None = None) -> list[Variable]:
@@ -114,15 +106,12 @@ def lowered(
         total = odds.sum(axis=op.axis, keepdims=True)
         is_log = isinstance(op, LogSoftmax)
         return [shifted - pt.log(total) if is_log else odds / total]
-    if isinstance(op, PUTTING) and not (op.set_instead_of_inc or _is_zero(inputs[0])):
+    if isinstance(op, PUTTING) and not op.set_instead_of_inc:
         # As PyTensor makes one of a prior's gradient and that of rows by group.
         base: Any = inputs[0]
-        zeros = pt.alloc(np.zeros((), base.dtype), *base.shape)
-        return [base + op.make_node(zeros, *inputs[1:]).outputs[0]]
+        is_filled = base.owner is not None and isinstance(base.owner.op, Alloc)
+        with_what = base.owner.inputs[0] if is_filled else base
+        if not isinstance(with_what, Constant) or np.any(with_what.data):
+            zeros = pt.alloc(np.zeros((), base.dtype), *base.shape)
+            return [base + op.make_node(zeros, *inputs[1:]).outputs[0]]
     return None
-
-
-def _is_zero(var: Variable) -> bool:
-    if var.owner is not None and isinstance(var.owner.op, Alloc):
-        var = var.owner.inputs[0]
-    return isinstance(var, Constant) and not np.any(var.data)

@@ -11,8 +11,8 @@ Any graph is placed exactly, so this changes no number: it says what is scattere
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import pytensor.scalar as ps
@@ -20,7 +20,7 @@ import pytensor.tensor as pt
 from pytensor.compile import SharedVariable
 from pytensor.graph.basic import Apply, Constant, Variable, equal_computations
 from pytensor.graph.replace import clone_replace
-from pytensor.graph.traversal import ancestors, io_toposort
+from pytensor.graph.traversal import ancestors, io_toposort, walk
 from pytensor.tensor.basic import (
     ARange,
     MakeVector,
@@ -37,11 +37,11 @@ from .rules.index import entries_of_index
 
 _INDEXING = (Subtensor, *TAKING)
 
+# Ops of which the master computes which rows a call has
 _CHEAP = (
     *(*_INDEXING, ARange, DimShuffle, Elemwise, MakeVector, ScalarFromTensor),
     *(Shape, Shape_i, TensorFromScalar, ps.ScalarOp),
 )
-"""Ops of which the master computes which rows a call has."""
 
 
 class Choice(NamedTuple):
@@ -66,35 +66,21 @@ class Choice(NamedTuple):
         return equal_computations(self.variables, other.variables)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class CutRows:
-    """A function's slices of data, as scattered inputs.
+    """A function's slices of data, as scattered inputs."""
 
-    Attributes
-    ----------
-    outputs, updates : list
-        Of the function, with inputs in the place of slices.
-    rows : list of Variable
-        These inputs.
-    sources : list of Variable
-        What each one's rows are cut out of: a shared variable, or an argument.
-    choices : list of Choice
-    choice_of : list of int
-        By which of these the rows of each are chosen.
-    shapes : dict of Variable to Variable
-        Inputs that hold the shapes of sources.
-    choosing : list of Variable
-        The arguments that do nothing but choose.
-    """
-
-    outputs: list[Variable]
+    outputs: list[Variable]  # of the function, with inputs in the place of slices
     updates: list[tuple[SharedVariable, Variable]]
-    rows: list[Variable]
-    sources: list[Variable]
-    choices: list[Choice]
-    choice_of: list[int]
-    shapes: dict[Variable, Variable]
-    choosing: list[Variable]
+    rows: list[Variable] = field(default_factory=list)  # these inputs
+    # What each one's rows are cut out of: a shared variable, or an argument.
+    sources: list[Variable] = field(default_factory=list)
+    choices: list[Choice] = field(default_factory=list)
+    choice_of: list[int] = field(default_factory=list)  # which has chosen each one's
+    # Of inputs that hold the shapes of sources
+    shapes: dict[Variable, Variable] = field(default_factory=dict)
+    # The arguments that do nothing but choose
+    choosing: list[Variable] = field(default_factory=list)
 
 
 def cut_rows(
@@ -104,57 +90,42 @@ def cut_rows(
 ) -> CutRows | None:
     """Replace slices of data that a call's arguments choose.
 
-    Parameters
-    ----------
-    outputs, updates, arguments
-        Of a function without scattered inputs, or with such as may choose rows alone.
-
-    Returns
-    -------
-    CutRows or None
-        None if there are no slices of this kind, or if an argument chooses rows and
-        could be rows itself besides.
+    It is of a function without scattered inputs, or with such as may choose rows alone.
+    Returns None if there are no slices of this kind, or if an argument chooses rows and
+    could be rows itself besides.
     """
     graph = [*outputs, *(new for _, new in updates)]
-    finder = _Finder(arguments, [var for var, _ in updates])
+    cut = CutRows(list(outputs), list(updates))
+    finder = _Finder(cut, arguments)
     found = finder.find(graph)
     if not found:
         return None
     graph = clone_replace(graph, finder.replaced(found))
-    shapes = _shapes_of(graph, set(finder.sources))
+    shapes = {}  # which are told rather than computed
+    for node in io_toposort([], graph):
+        if isinstance(node.op, Shape) and node.inputs[0] in cut.sources:
+            shape = node.outputs[0]
+            shapes[shape] = shape.type(name=f"shape of {_name(node.inputs[0])}")
+            cut.shapes[shapes[shape]] = node.inputs[0]
     graph = clone_replace(graph, shapes)
     used = set(ancestors(graph))
-    choosing = [var for var in arguments if var not in used]
-    if any(var.type.ndim and var in used for var in finder.choosers):
+    if any(var.type.ndim and var in used for var in finder.choosers):  # type: ignore[attr-defined]
         return None
-    replaced = graph[: len(outputs)], graph[len(outputs) :]
-    return CutRows(
-        outputs=replaced[0],
-        updates=[
-            (var, new) for (var, _), new in zip(updates, replaced[1], strict=True)
-        ],
-        rows=finder.rows,
-        sources=finder.sources,
-        choices=finder.choices,
-        choice_of=finder.choice_of,
-        shapes={made: var.owner.inputs[0] for var, made in shapes.items()},
-        choosing=[var for var in choosing if var in finder.choosers],
-    )
+    cut.choosing = [
+        var for var in arguments if var not in used and var in finder.choosers
+    ]
+    cut.outputs, news = graph[: len(outputs)], graph[len(outputs) :]
+    cut.updates = [(var, new) for (var, _), new in zip(updates, news, strict=True)]
+    return cut
 
 
 class _Finder:
-    """What is found in one graph."""
+    """Finds slices in one graph, and makes inputs of a cut for them."""
 
-    def __init__(
-        self, arguments: Sequence[Variable], updated: Collection[SharedVariable]
-    ) -> None:
-        self._arguments = set(arguments)
-        self._updated = set(updated)
+    def __init__(self, cut: CutRows, arguments: Sequence[Variable]) -> None:
+        self._cut, self._arguments = cut, set(arguments)
+        self._updated = {var for var, _ in cut.updates}
         self.choosers: set[Variable] = set()
-        self.rows: list[Variable] = []
-        self.sources: list[Variable] = []
-        self.choices: list[Choice] = []
-        self.choice_of: list[int] = []
 
     def find(self, graph: Sequence[Variable]) -> list[tuple[Apply, Choice]]:
         """Return the slices that outputs reach by no other slice, with their choices.
@@ -163,48 +134,62 @@ class _Finder:
         them.
         """
         found: dict[Apply, Choice] = {}
-        seen: set[Variable] = set()
-        left = list(graph)
-        while left:
-            var = left.pop()
-            if var in seen or var.owner is None:
-                continue
-            seen.add(var)
+
+        def before(var: Variable) -> list[Variable] | None:
+            if var.owner is None:
+                return None
             choice = self._choice(var.owner)
             if choice is None:
-                left.extend(var.owner.inputs)
-            else:
-                found[var.owner] = choice
-        order = {node: i for i, node in enumerate(io_toposort([], list(graph)))}
-        return sorted(found.items(), key=lambda pair: order[pair[0]])
+                return var.owner.inputs
+            found[var.owner] = choice
+            return None
+
+        for _ in walk(graph, before, bfs=False):  # type: ignore[arg-type]
+            pass
+        nodes = io_toposort([], list(graph)) if found else []
+        return [(node, found[node]) for node in nodes if node in found]
 
     def _choice(self, node: Apply) -> Choice | None:
         """Return which rows of data a node takes, if that is all it does."""
-        choice = _written_choice(node)
-        if choice is None or not self._is_data(node.inputs[0]):
+        first, *others = _index(node) or [None]
+        kind = getattr(first, "type", None)
+        if isinstance(first, slice):
+            if first.step is not None or not isinstance(node.op, Subtensor):
+                return None
+            ends = first.start, first.stop
+            choice = Choice(
+                *(None if end is None else pt.as_tensor(end) for end in ends)
+            )
+        elif isinstance(kind, DenseTensorType) and kind.ndim == 1 and not others:
+            choice = Choice(numbers=first)
+        else:
             return None
         by = self._chosen_by(choice.variables)
-        if not by:
+        if not by or not self._is_data(node.inputs[0]):
             return None
         self.choosers |= by
         return choice
 
-    def _is_source(self, var: Variable) -> bool:
-        """Tell whether all ranks have it, with rows, and no call changes it."""
-        is_tensor = isinstance(var.type, DenseTensorType) and var.type.ndim > 0
-        if isinstance(var, SharedVariable):
-            return is_tensor and var not in self._updated
-        return is_tensor and var in self._arguments
-
     def _is_data(self, var: Variable) -> bool:
-        """Tell whether a row of it follows from the same row of a source."""
+        """Tell whether a row of it follows from the same row of a source.
+
+        Of a source all ranks have all rows, and no call changes it.
+        """
         node = var.owner
         if node is None:
-            return self._is_source(var)
+            is_tensor = isinstance(var.type, DenseTensorType) and var.type.ndim > 0
+            is_kept = isinstance(var, SharedVariable) and var not in self._updated
+            return is_tensor and (is_kept or var in self._arguments)
         if isinstance(node.op, Elemwise) and len(node.outputs) == 1:
             with_rows = [each for each in node.inputs if _has_rows(each)]
             return bool(with_rows) and all(map(self._is_data, with_rows))
-        return _keeps_rows(node) and self._is_data(node.inputs[0])
+        if isinstance(node.op, DimShuffle):
+            keeps_rows = node.op.new_order[:1] == (0,)
+        else:
+            keeps_rows = isinstance(node.op, Subtensor) and _index(node)[0] == slice(
+                None
+            )
+        return keeps_rows and self._is_data(node.inputs[0])
 
     def _chosen_by(self, variables: Sequence[Variable]) -> set[Variable]:
         """Return the arguments that something is computed of; none if it is not cheap.
@@ -215,10 +200,9 @@ class _Finder:
         if not all(isinstance(node.op, _CHEAP) for node in nodes):
             return set()
         roots = {var for var in ancestors(variables) if var.owner is None}
-        known = {var for var in roots if isinstance(var, (Constant, SharedVariable))}
         if any(not hasattr(var.type, "dtype") for var in roots):
             return set()
-        by = roots - known
+        by = {var for var in roots if not isinstance(var, (Constant, SharedVariable))}
         return by if by <= self._arguments else set()
 
     def replaced(
@@ -227,34 +211,29 @@ class _Finder:
         """Return what takes the places of slices."""
         places: dict[Variable, Variable] = {}
         for node, choice in found:
-            rows: Any = self._rows_of(node.inputs[0], self._number(choice))
+            choices = self._cut.choices  # one for all that are written alike
+            alike = (i for i, known in enumerate(choices) if choice.is_as(known))
+            number = next(alike, len(choices))
+            if number == len(choices):
+                choices.append(choice)
+            rows: Any = self._rows_of(node.inputs[0], number)
             others = _index(node)[1:]
             places[node.outputs[0]] = rows[(slice(None), *others)] if others else rows
         return places
 
-    def _number(self, choice: Choice) -> int:
-        """Return the number of a choice, the same for those that are written alike."""
-        for i, known in enumerate(self.choices):
-            if choice.is_as(known):
-                return i
-        self.choices.append(choice)
-        return len(self.choices) - 1
-
     def _rows_of(self, var: Variable, choice: int) -> Variable:
         """Return the chosen rows of data, of inputs that hold sources' rows."""
-        node = var.owner
+        node, cut = var.owner, self._cut
         if node is None:
-            for made, source, of in zip(
-                self.rows, self.sources, self.choice_of, strict=True
-            ):
+            known = zip(cut.rows, cut.sources, cut.choice_of, strict=True)
+            for made, source, of in known:
                 if source is var and of == choice:
                     return made
-            kind = var.type.clone(shape=(None, *var.type.shape[1:]))
-            made = kind(name=f"rows of {var.name or 'data'}")
-            self.rows.append(made)
-            self.sources.append(var)
-            self.choice_of.append(choice)
-            return made
+            kind = var.type.clone(shape=(None, *var.type.shape[1:]))  # type: ignore[attr-defined]
+            cut.rows.append(kind(name=f"rows of {_name(var)}"))
+            cut.sources.append(var)
+            cut.choice_of.append(choice)
+            return cut.rows[-1]
         inputs = list(node.inputs)
         for i, each in enumerate(inputs):
             if _has_rows(each) and (i == 0 or isinstance(node.op, Elemwise)):
@@ -262,49 +241,15 @@ class _Finder:
         return node.op.make_node(*inputs).outputs[0]
 
 
+def _name(var: Variable) -> str:
+    return var.name or "data"
+
+
 def _index(node: Apply) -> list:
     """Return by what a node indexes its first input; nothing, if it does not."""
     return entries_of_index(node, 1) if isinstance(node.op, _INDEXING) else []
 
 
-def _written_choice(node: Apply) -> Choice | None:
-    """Return which rows a node takes; None if it takes none, or one."""
-    first, *others = _index(node) or [None]
-    if isinstance(first, slice):
-        is_plain = first.step is None and isinstance(node.op, Subtensor)
-        ends = [None if end is None else pt.as_tensor(end) for end in _ends(first)]
-        return Choice(*ends) if is_plain else None
-    kind = getattr(first, "type", None)
-    is_vector = isinstance(kind, DenseTensorType) and kind.ndim == 1
-    return Choice(numbers=first) if is_vector and not others else None
-
-
-def _ends(index: slice) -> tuple:
-    return index.start, index.stop
-
-
 def _has_rows(var: Variable) -> bool:
     """Tell whether a value has a first axis, of other lengths than 1."""
     return var.type.ndim > 0 and not var.type.broadcastable[0]  # type: ignore[attr-defined]
-
-
-def _keeps_rows(node: Apply) -> bool:
-    """Tell whether a node does the same with each row, wherever it is."""
-    if isinstance(node.op, DimShuffle):
-        return node.op.new_order[:1] == (0,)
-    if isinstance(node.op, Subtensor):
-        return _index(node)[0] == slice(None)
-    return False
-
-
-def _shapes_of(
-    graph: Sequence[Variable], sources: Collection[Variable]
-) -> dict[Variable, Variable]:
-    """Return inputs for the shapes of sources, which are told rather than computed."""
-    return {
-        node.outputs[0]: node.outputs[0].type(
-            name=f"shape of {node.inputs[0].name or 'data'}"
-        )
-        for node in io_toposort([], list(graph))
-        if isinstance(node.op, Shape) and node.inputs[0] in sources
-    }

@@ -56,8 +56,8 @@ from ..reduce_ops import ReduceOp
 from .lengths import ONE, Length
 from .table import Refused as Refused
 
+# Of the number of rows; None is that of zeros, which fits any.
 Power = int | None
-"""Of the number of rows; None is that of zeros, which fits any."""
 
 
 @dataclass(frozen=True)
@@ -65,14 +65,12 @@ class Replicated:
     """The same on every rank, up to a power of the number of rows."""
 
     power: Power = 0
-    exact: bool = False
-    """With power 1: it is n itself, and not some multiple."""
+    exact: bool = False  # with power 1: it is n itself, and not some multiple
+    # What every element is, where the graph says so; of integers the exact one.
     number: float | int | None = None
-    """What every element is, where the graph says so; of integers the exact one."""
 
 
-REPLICATED = Replicated()
-"""The same on every rank, and no more is known of it: most values are that."""
+REPLICATED = Replicated()  # most values are that, and no more is known of them
 
 
 def constant(number: Any) -> Replicated:
@@ -84,13 +82,11 @@ def constant(number: Any) -> Replicated:
 class Layout:
     """How rows stand along their axis."""
 
-    blocks: Length = ONE
-    """How often all rows come, each time a fixed number of entries of each."""
-    reverse: bool = False
-    """Whether the last rank's come first."""
+    blocks: Length = ONE  # how often all come, each time some entries of each
+    reverse: bool = False  # whether the last rank's come first
+    # How long each block is, if that is known. It follows from the blocks and the
+    # axis's length, and tells of axes of equal length whether their blocks are equal.
     block: Length | None = field(default=None, compare=False)
-    """How long each block is, if that is known. It follows from the blocks and the
-    axis's length, and tells of axes of equal length whether their blocks are equal."""
 
     def agrees(self, other: Layout) -> bool:
         """Tell whether another axis, equally long, is known to have this layout."""
@@ -107,12 +103,11 @@ class Sharded:
 
     axis: int
     power: Power = 0
+    # Of the axis: "n"; "kn", a multiple that is the same on every rank; "some", the
+    # number of those rows that a mask selects; or "?", that of other rows than those
+    # that ranks are weighed by.
     length: str = "n"
-    """Of the axis: "n"; "kn", a multiple that is the same on every rank; "some", the
-    number of those rows that a mask selects; or "?", that of other rows than those that
-    ranks are weighed by."""
-    layout: Layout | None = IN_ORDER
-    """None if nothing differs along the axis, so that any layout is right."""
+    layout: Layout | None = IN_ORDER  # None if nothing differs along the axis
 
     @property
     def is_counted(self) -> bool:
@@ -145,10 +140,8 @@ class Position:
     """Numbers from 0 on, within each part, along an axis; other axes have length 1."""
 
     axis: int = 0
-    length: str = "n"
-    """That of the numbers of rows, "n", or of entries of merged axes, "kn"."""
-    count: Length | None = None
-    """How many there are; None if there are n."""
+    length: str = "n"  # or "kn", of entries of merged axes
+    count: Length | None = None  # how many there are; None if there are n
 
 
 @dataclass(frozen=True)
@@ -162,13 +155,10 @@ class Count:
 class Trail:
     """Entries along axis 0, one a row and `offset` more; all but one are alike."""
 
-    one: Value | None
-    """What this one entry is; None if it may be anything."""
-    rest: Value | None
-    """What each of the others is."""
+    one: Value | None  # None if it may be anything
+    rest: Value | None  # what each of the others is
     offset: int
-    place: str
-    """Where the one is, "first" or "last"; "all" if all entries are alike."""
+    place: str  # where the one is, "first" or "last"; "all" if all entries are alike
 
 
 @dataclass(frozen=True)
@@ -186,8 +176,7 @@ class Unknown:
     op: str
     variable: str
     why: str
-    made: str | None = None
-    """The user's line that made it."""
+    made: str | None = None  # the user's line that made it
 
     def __str__(self) -> str:
         if self.variable.startswith(self.op):
@@ -332,15 +321,13 @@ def counted(values: Sequence[Value], signs: Sequence[int]) -> Value | None:
     return Count(offset) if offset else Replicated(1, exact=True)
 
 
-_OF_NEGATIVE: dict[ReduceOp, ReduceOp] = {"max": "min", "min": "max"}
-
-
 def negated(value: Value) -> Value:
     """Return what the negative of a value is."""
     if isinstance(value, Partial):
         if value.op == "prod":
             raise Refused("changes the sign of a product over the rows")
-        return replace(value, op=_OF_NEGATIVE.get(value.op, value.op))
+        of_negative: dict[ReduceOp, ReduceOp] = {"max": "min", "min": "max"}
+        return replace(value, op=of_negative.get(value.op, value.op))
     if isinstance(value, Replicated):
         number = None if value.number is None else -value.number
         return Replicated(value.power, number=number)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from pytensor.graph.basic import Apply, Variable
 from pytensor.graph.traversal import io_toposort
@@ -18,8 +19,7 @@ from .rules.base import name, op_name
 from .spec import PlacedSpec
 from .stages import contributed, costs_nothing
 
-_MOST = 3
-"""Values that are named as gathered."""
+_MOST = 3  # values that are named as gathered
 
 
 class Repetition(NamedTuple):
@@ -72,7 +72,11 @@ def repetition(spec: PlacedSpec) -> Repetition:
                 viewed |= of
             else:
                 continue
-            if not costs_nothing(node) and _has_rows(node, own | whole.keys()):
+            if costs_nothing(node):
+                continue
+            from_rows = own | whole.keys()
+            variables = [v for v in (*node.inputs, *node.outputs) if v in from_rows]
+            if any(_is_long(var, from_rows) for var in variables):
                 total += 1
                 if not is_own:
                     repeated.append(node)
@@ -80,33 +84,19 @@ def repetition(spec: PlacedSpec) -> Repetition:
     return Repetition(repeated, total, list(found or viewed))
 
 
-def _has_rows(node: Apply, from_rows: set[Variable]) -> bool:
-    variables = [var for var in (*node.inputs, *node.outputs) if var in from_rows]
-    return any(_is_long(var, from_rows) for var in variables)
-
-
 def _is_long(var: Variable, from_rows: set[Variable]) -> bool:
-    """Tell whether an axis of a variable is as long as rows are, or may be."""
+    """Tell whether an axis of a variable is as long as rows are.
+
+    A length that could not be followed to the rows may be as long.
+    """
     if not isinstance(var.type, DenseTensorType):
         return False
-    symbols = {
-        symbol
-        for axis in range(var.type.ndim)
-        for symbol in size(var, axis).symbols_only()
-    }
-    return any(
-        root in from_rows and _is_of_rows(root, which) for root, which in symbols
-    )
-
-
-def _is_of_rows(root: Variable, which: object) -> bool:
-    """Tell whether a length, of an axis of rows or as of a value, is that of the rows.
-
-    What could not be followed to the rows may be as long.
-    """
-    if root.owner is None or isinstance(root.owner.op, AllGather):
-        return which == 0
-    return True
+    for axis in range(var.type.ndim):
+        for root, which in size(var, axis).symbols_only():
+            is_end = root.owner is None or isinstance(root.owner.op, AllGather)
+            if root in from_rows and (which == 0 or not is_end):
+                return True
+    return False
 
 
 def repeated(spec: PlacedSpec) -> str:
@@ -133,35 +123,24 @@ def repeated(spec: PlacedSpec) -> str:
 
 def rows_exchanged(spec: PlacedSpec) -> str | None:
     """Say what rows the ranks exchange where the user has not written it, if any."""
-    for gathered in _gathers(spec):
-        need = spec.needs.get(gathered)
-        if need is None:
-            continue
-        var = need.variable
-        if need.taker == "update":
-            taker = f"the new value of {var}"
-        else:
-            taker = f"{name(var)}{where_made(var)}"
-        return (
-            f"{taker} needs rows of all ranks: {_brought([gathered], spec)}."
-            " That is right, and refused with strict=True."
-        )
+    for node in io_toposort([], spec.graph):
+        need = spec.needs.get(node.outputs[0])
+        if need is not None and isinstance(node.op, AllGather):
+            taker = f"{name(need.variable)}{where_made(need.variable)}"
+            if need.taker == "update":
+                taker = f"the new value of {need.variable}"
+            return (
+                f"{taker} needs rows of all ranks: {_brought(node.outputs, spec)}."
+                " That is right, and refused with strict=True."
+            )
     return None
-
-
-def _gathers(spec: PlacedSpec) -> list[Variable]:
-    graph = spec.graph
-    return [
-        node.outputs[0]
-        for node in io_toposort([], graph)
-        if isinstance(node.op, AllGather)
-    ]
 
 
 def _brought(gathered: list[Variable], spec: PlacedSpec) -> str:
     """Say how rows come to all ranks: exchanged, or read where the inputs lie."""
-    read = [var for var in gathered if contributed(var) in spec.inputs]
-    exchanged = [var for var in gathered if var not in read]
+    given = list(map(contributed, gathered))
+    read = [var for var in given if var in spec.inputs]
+    exchanged = [var for var in given if var not in spec.inputs]
     texts = []
     if exchanged:
         texts.append(f"the ranks exchange {_rows(exchanged)}")
@@ -170,19 +149,14 @@ def _brought(gathered: list[Variable], spec: PlacedSpec) -> str:
     return ", and ".join(texts)
 
 
-def _rows(gathered: list[Variable]) -> str:
+def _rows(gathered: list[Any]) -> str:
     """Return what is gathered, as "x (24 bytes a row)"."""
-    found = list(dict.fromkeys(map(_bytes_of_row, gathered)))
+    found: dict[str, None] = {}
+    for var in gathered:
+        size_of, shape = var.type.numpy_dtype.itemsize, var.type.shape[1:]
+        each = f"{size_of} bytes a number"
+        if None not in shape:
+            each = f"{size_of * math.prod(shape)} bytes a row"
+        found[f"{name(var)} ({each})"] = None
     more = f" and {len(found) - _MOST} more" if len(found) > _MOST else ""
-    return ", ".join(found[:_MOST]) + more
-
-
-def _bytes_of_row(gathered: Variable) -> str:
-    assert gathered.owner is not None
-    (var,) = gathered.owner.inputs
-    each = var.type.numpy_dtype.itemsize
-    for length in var.type.shape[1:]:
-        if length is None:
-            return f"{name(var)} ({each} bytes a number)"
-        each *= length
-    return f"{name(var)} ({each} bytes a row)"
+    return ", ".join([*found][:_MOST]) + more

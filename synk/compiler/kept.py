@@ -19,23 +19,21 @@ from pytensor.graph.op import HasInnerGraph
 from pytensor.graph.traversal import ancestors, io_toposort, walk
 from pytensor.printing import Print
 from pytensor.tensor.basic import Alloc, AllocEmpty, ARange, Eye, MakeVector
-from pytensor.tensor.blockwise import Blockwise
 from pytensor.tensor.elemwise import CAReduce, DimShuffle, Elemwise
 from pytensor.tensor.math import Dot
 from pytensor.tensor.type import DenseTensorType
 
 from ..ops import is_collective
-from .stages import Cut, Part, Stage, contributed, costs_nothing
+from .stages import Cut, Part, contributed, costs_nothing
 
 
 @dataclass
 class Kept(Part):
     """The part that computes what can be kept."""
 
-    inputs: tuple[int, ...] = ()
-    """The numbers of the inputs that it reads."""
+    inputs: tuple[int, ...] = ()  # the numbers of those that it reads
+    # What of it has an entry for each row, which follows from that row alone.
     rows: list[Variable] = field(default_factory=list)
-    """What of it has an entry for each row, which follows from that row alone."""
 
 
 def with_kept(cut: Cut, inputs: list[Variable]) -> tuple[Cut, Kept]:
@@ -46,14 +44,19 @@ def with_kept(cut: Cut, inputs: list[Variable]) -> tuple[Cut, Kept]:
     """
     graph = [var for stage in cut.stages for var in _made(stage.merged)]
     finder = _Finder(graph, inputs)
-    kept = dict.fromkeys(v for stage in cut.stages for v in finder.of(stage.merged))
+    found = [finder.of(stage.merged) for stage in cut.stages]
+    kept = dict.fromkeys(var for some in found for var in some)
     final = {*cut.outputs, *(new for _, new in cut.updates)}
     final.update(contributed(var) for stage in cut.stages for var in stage.reduced)
     final.update(var for made in cut.written.values() for var in made.takes)
-    stages = [
-        replace(stage, merged=_without(stage, finder, kept, final))
-        for stage in cut.stages
-    ]
+    stages = []
+    for stage, some in zip(cut.stages, found, strict=True):
+        part = stage.merged
+        received = [var for var in some if var not in part.receives]
+        # What was computed for later stages only, these have.
+        wants = [var for var in part.wants if var not in kept or var in final]
+        merged = replace(part, wants=wants, receives=[*part.receives, *received])
+        stages.append(replace(stage, merged=merged))
     read = set(ancestors(kept))
     which = tuple(i for i, var in enumerate(inputs) if var in read)
     rows = row_by_row(list(kept), inputs)
@@ -64,11 +67,10 @@ def row_by_row(graph: list[Variable], inputs: list[Variable]) -> list[Variable]:
     """Return what of a graph has an entry for each row, which follows from it alone."""
     found, on_rows = set(inputs), set(inputs)
     for node in io_toposort([], graph):
-        if on_rows.isdisjoint(node.inputs) or is_collective(node):
-            continue
-        on_rows.update(node.outputs)
-        if _is_row_by_row(node, found, on_rows):
-            found.update(node.outputs)
+        if not on_rows.isdisjoint(node.inputs) and not is_collective(node):
+            on_rows.update(node.outputs)
+            if _is_row_by_row(node, found, on_rows):
+                found.update(node.outputs)
     return [var for var in graph if var in found]
 
 
@@ -78,9 +80,10 @@ def _is_row_by_row(node: Apply, found: set[Variable], on_rows: set[Variable]) ->
     if isinstance(op, DimShuffle):
         return op.new_order[:1] == (0,) and first in found
     if isinstance(op, Elemwise):
-        return all(
-            var in found or (var not in on_rows and _is_alike_along_rows(var))
-            for var in node.inputs
+        others = [var for var in node.inputs if var not in found]
+        return on_rows.isdisjoint(others) and all(
+            var.type.broadcastable[:1] == (True,)  # type: ignore[attr-defined]
+            for var in others
         )
     if isinstance(op, Dot):
         is_of_rows = first in found and first.type.ndim == 2  # type: ignore[attr-defined]
@@ -91,21 +94,8 @@ def _is_row_by_row(node: Apply, found: set[Variable], on_rows: set[Variable]) ->
     return False
 
 
-def _is_alike_along_rows(var: Any) -> bool:
-    return var.type.broadcastable[:1] == (True,)
-
-
 def _made(part: Part) -> list[Variable]:
     return [*part.wants, *(new for _, new in part.updates)]
-
-
-def _without(stage: Stage, finder: _Finder, kept: dict, final: set) -> Part:
-    """Return what is left of a stage's part where it receives what is kept."""
-    part = stage.merged
-    received = [var for var in finder.of(part) if var not in part.receives]
-    # What was computed for later stages only, these have.
-    wants = [var for var in part.wants if var not in kept or var in final]
-    return replace(part, wants=wants, receives=[*part.receives, *received])
 
 
 class _Finder:
@@ -113,22 +103,15 @@ class _Finder:
 
     def __init__(self, graph: list[Variable], inputs: list[Variable]) -> None:
         self._on_rows = set(inputs)
-        self._is_dear: dict[Variable, bool] = dict.fromkeys(inputs, False)
-        """Whether what follows from rows and constants alone takes long to compute."""
+        # Whether what follows from rows and constants alone takes long to compute.
+        is_dear = self._is_dear = dict.fromkeys(inputs, False)
         for node in io_toposort([], graph):
-            if _is_function(node) and all(map(self._is_known, node.inputs)):
-                self._add(node)
-
-    def _is_known(self, var: Variable) -> bool:
-        return var in self._is_dear or isinstance(var, Constant)
-
-    def _add(self, node: Apply) -> None:
-        is_dear = _takes_long(node) or any(
-            self._is_dear.get(var, False) for var in node.inputs
-        )
-        self._is_dear.update(dict.fromkeys(node.outputs, is_dear))
-        if not self._on_rows.isdisjoint(node.inputs):
-            self._on_rows.update(node.outputs)
+            others = [var for var in node.inputs if not isinstance(var, Constant)]
+            if _is_function(node) and all(map(is_dear.__contains__, others)):
+                long = _takes_long(node) or any(is_dear[var] for var in others)
+                is_dear.update(dict.fromkeys(node.outputs, long))
+                if not self._on_rows.isdisjoint(node.inputs):
+                    self._on_rows.update(node.outputs)
 
     def of(self, part: Part) -> list[Variable]:
         """Return what is to be kept of a part: its last values before others enter."""
@@ -163,7 +146,7 @@ def _has_exp(var: Variable) -> bool:
 
     nodes: Any = walk([var.owner], scaled)
     kinds = (getattr(node.op, "scalar_op", None) for node in nodes)
-    return any(isinstance(kind, _EXPONENTIALS) for kind in kinds)
+    return any(isinstance(kind, (ps.Exp, ps.Exp2, ps.Expm1)) for kind in kinds)
 
 
 def _is_function(node: Apply) -> bool:
@@ -171,18 +154,14 @@ def _is_function(node: Apply) -> bool:
 
     That is known of PyTensor's Ops. Users' may count, draw or look elsewhere.
     """
-    ops = [node.op, getattr(node.op, "scalar_op", None)]
-    if isinstance(node.op, Blockwise):
-        ops.append(node.op.core_op)
     if is_collective(node) or isinstance(node.op, (Print, HasInnerGraph)):
         return False
-    of_theirs = all(_is_theirs(op) for op in ops if op is not None)
+    inner = getattr(node.op, "scalar_op", None), getattr(node.op, "core_op", None)
+    for op in (node.op, *inner):
+        if op is not None and type(op).__module__.partition(".")[0] != "pytensor":
+            return False
     variables = (*node.inputs, *node.outputs)
-    return of_theirs and all(isinstance(v.type, DenseTensorType) for v in variables)
-
-
-def _is_theirs(op: object) -> bool:
-    return type(op).__module__.partition(".")[0] == "pytensor"
+    return all(isinstance(var.type, DenseTensorType) for var in variables)
 
 
 def _takes_long(node: Apply) -> bool:
@@ -192,14 +171,15 @@ def _takes_long(node: Apply) -> bool:
     matrices is not, as it is products mostly that take them.
     """
     if not isinstance(node.op, Elemwise):
-        return not (costs_nothing(node) or isinstance(node.op, _FILLING))
+        filling = (Alloc, AllocEmpty, ARange, Eye, MakeVector)
+        return not (costs_nothing(node) or isinstance(node.op, filling))
     if isinstance(node.op.scalar_op, _ARITHMETIC):
         return sum(not one for one in node.outputs[0].type.broadcastable) > 1
     return not isinstance(node.op.scalar_op, CHEAP)
 
 
-_FILLING = (Alloc, AllocEmpty, ARange, Eye, MakeVector)
 _ARITHMETIC = (ps.Add, ps.Sub, ps.Mul, ps.TrueDiv, ps.Sqr, ps.Sqrt)
+# What takes about as long as reading a number
 CHEAP: tuple[type, ...] = (
     *_ARITHMETIC,
     *(ps.Neg, ps.Abs, ps.Sign, ps.Identity, ps.Second, ps.Switch, ps.Clip, ps.Cast),
@@ -207,5 +187,3 @@ CHEAP: tuple[type, ...] = (
     *(ps.ScalarMaximum, ps.ScalarMinimum, ps.LT, ps.GT, ps.LE, ps.GE, ps.EQ, ps.NEQ),
     *(ps.AND, ps.OR, ps.XOR, ps.Invert, ps.IsNan, ps.IsInf),
 )
-"""What takes about as long as reading a number."""
-_EXPONENTIALS = (ps.Exp, ps.Exp2, ps.Expm1)

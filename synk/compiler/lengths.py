@@ -22,6 +22,7 @@ import pytensor.tensor as pt
 from pytensor import scalar as ps
 from pytensor.graph.basic import Apply, Constant, Variable
 from pytensor.graph.op import HasInnerGraph
+from pytensor.graph.traversal import io_toposort
 from pytensor.tensor.basic import (
     Join,
     MakeVector,
@@ -34,27 +35,25 @@ from pytensor.tensor.subtensor import Subtensor, indices_from_subtensor
 
 from . import table
 
+# A variable and an axis of it, whose length it is; or what tells one of its values.
 Symbol = tuple[Variable, Any]
-"""A variable and an axis of it, whose length it is; or what tells one of its values."""
 
 
 @dataclass(frozen=True)
 class Length:
-    """A number times symbols."""
+    """A number times symbols, each with how often it is a factor."""
 
     number: int = 1
     symbols: frozenset[tuple[Symbol, int]] = frozenset()
-    """Each with how often it is a factor."""
 
     def __truediv__(self, other: Length) -> Length | None:
         """Return the quotient, if it is a length again."""
         if other.number < 1 or self.number < 1 or self.number % other.number:
             return None
-        left = Counter(dict(self.symbols))
-        left.subtract(dict(other.symbols))
-        if any(many < 0 for many in left.values()):
+        left, right = Counter(dict(self.symbols)), Counter(dict(other.symbols))
+        if not right <= left:
             return None
-        symbols = frozenset((s, many) for s, many in left.items() if many)
+        symbols = frozenset((left - right).items())
         return Length(self.number // other.number, symbols)
 
     def symbols_only(self) -> set[Symbol]:
@@ -90,17 +89,17 @@ def remembered(rows: Sequence[Variable] = ()) -> Iterator[None]:
     Of `rows` the first axes are taken to be equally long.
     """
     found = _found.get()
-    token = None
+    is_first = found is None
     if found is None:
         found = _Found()
-        token = _found.set(found)
+        _found.set(found)
     try:
         for var in rows:
             found[var, 0] = _symbol((rows[0], 0))
         yield
     finally:
-        if token is not None:
-            _found.reset(token)
+        if is_first:
+            _found.set(None)
 
 
 def size(var: Variable, axis: int) -> Length:
@@ -162,7 +161,7 @@ def _follow(symbol: Symbol) -> Length:
     var, which = symbol
     result = None
     if var.owner is not None:
-        if found.depth == _DEEP:
+        if found.depth == 50:  # at a few of Python's frames for each
             _follow_all(var, found)
         found.depth += 1
         try:
@@ -178,25 +177,15 @@ def _follow(symbol: Symbol) -> Length:
     return found[symbol]
 
 
-_DEEP = 50
-"""Nodes that are followed by recursion, at a few of Python's frames for each."""
-
-
 def _follow_all(var: Variable, found: _Found) -> None:
     """Find the lengths of all that a variable is computed from, the first one first."""
     depth, found.depth = found.depth, 0
-    seen: set[Variable] = set()
-    todo = [(var, False)]
-    while todo:
-        var, is_ready = todo.pop()
-        if is_ready:
-            for axis in range(var.type.ndim):
-                size(var, axis)
-        elif var not in seen and var.owner is not None:
-            seen.add(var)
-            if getattr(var.type, "ndim", 0) and (var, 0) not in found:
-                todo.append((var, True))
-                todo.extend((given, False) for given in var.owner.inputs)
+
+    known = [each for each, which in found if which == 0 and each.owner is not None]
+    for node in io_toposort(known, [var]):
+        for made in node.outputs:
+            for axis in range(getattr(made.type, "ndim", 0)):
+                size(made, axis)
     found.depth = depth
 
 
@@ -218,10 +207,12 @@ def _read(node: Apply) -> list[Length] | None:
     if isinstance(op, DimShuffle):  # an entry of a vector, or a scalar as a vector
         return known_entries(first) if first.type.ndim else [value_of(first)]
     if isinstance(op, Join):
-        parts = [known_entries(given) for given in node.inputs if given.type.ndim]
-        return (
-            None if None in parts else [each for part in parts for each in part or ()]
-        )
+        joined: list[Length] | None = []
+        for given in node.inputs:
+            if given.type.ndim and joined is not None:
+                entries = known_entries(given)
+                joined = None if entries is None else joined + entries
+        return joined
     if isinstance(op, Subtensor) and first.type.ndim == 1:
         return _read_some(node)
     if isinstance(op, CAReduce) and isinstance(op.scalar_op, ps.Mul):
@@ -290,12 +281,13 @@ def inferred_length(var: Variable, axis: int) -> Variable | None:
     node = var.owner
     if node is None or isinstance(node.op, HasInnerGraph):
         return None  # that of a graph within takes long
-    shapes = inferred_shapes(node, [_shape(given) for given in node.inputs])
+    shapes = inferred_shapes(node, [unknown_shape(given) for given in node.inputs])
     shape = None if shapes is None else shapes[node.outputs.index(var)]
     return None if shape is None else pt.as_tensor_variable(shape[axis])
 
 
-def _shape(var: Any) -> tuple | None:
+def unknown_shape(var: Any) -> tuple | None:
+    """Return a shape as PyTensor writes one of which it knows nothing."""
     ndim = getattr(var.type, "ndim", None)
     return None if ndim is None else tuple(Shape_i(i)(var) for i in range(ndim))
 

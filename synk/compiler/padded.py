@@ -20,14 +20,13 @@ A, the real rows, and B, the copies:
     as zero times infinity is NaN.
 
 So the placements tell what a node makes of N rows, and it is kept as it is if this is
-a value for each row. Only of what is to be made differently the table has a rule. It
-takes the padder, the node and what the inputs are, and returns what the node becomes
-(`Made`), or None where it may be kept; it raises `Refused` if it cannot be padded.
+a value for each row. Only of what is to be made differently the table has a rule.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -51,7 +50,7 @@ from .domain import (
     Value,
     is_replicated,
 )
-from .lengths import Length, Symbol, remembered
+from .lengths import Symbol, remembered
 from .rules.base import any_function, name, op_name
 from .table import OpEntry, ask, entry_of
 from .walk import apply_rule, infer
@@ -65,10 +64,10 @@ class Padded(NamedTuple):
     """
 
     axis: int
-    blocks: int | None
-    """How many blocks there are; None if only `each` is known."""
-    each: int | None
-    """How many entries each row has in a block; None if only `blocks` is known."""
+    blocks: int | None  # how many there are; None if only `each` is known
+    each: (
+        int | None
+    )  # how many entries a row has in one; None if only `blocks` is known
 
     def each_of(self, length: Any, rows: Any) -> Any:
         """Return how many entries each of so many rows has in a block."""
@@ -96,12 +95,8 @@ def without_powers(value: Value) -> Value:
     it is exact, whatever the function may be.
     """
     if isinstance(value, Sharded):
-        if value.power is None:
-            return value
-        return Sharded(value.axis, 0, value.length, value.layout)
-    if isinstance(value, Position) or is_replicated(value):
-        return value
-    return REPLICATED
+        return value if value.power is None else replace(value, power=0)
+    return value if isinstance(value, Position) or is_replicated(value) else REPLICATED
 
 
 def plain(value: Value) -> Value:
@@ -121,35 +116,19 @@ class Made(NamedTuple):
 
 
 class Padder:
-    """Rewrites graphs of one function.
+    """Rewrites graphs of one function, whose inputs `rows` have N of them, `real` is n.
 
-    Parameters
-    ----------
-    rows : sequence of Variable
-        The inputs that have N rows; none in a graph within another.
-    real : Variable
-        n, an integer.
-    facts : Padder, optional
-        One that knows what is around: that has gone through the whole graph, of which
-        this one's is a part, or that goes through one of which it is within an Op.
-
-    Attributes
-    ----------
-    new : dict of Variable to Variable
-        What variables become.
-    values : dict of Variable to Value
-        What they are.
-    long : dict of Variable to Variable
-        Of those that are sizes.
+    A graph within another has no such inputs. `facts` knows what is around: it has gone
+    through the whole graph, or goes through one of which this one's is within an Op.
     """
 
     def __init__(
         self, rows: Sequence[Variable], real: Variable, facts: Padder | None = None
     ) -> None:
         self.real = real
-        self.new: dict[Variable, Any] = {var: var for var in rows}
+        self.new: dict[Variable, Any] = {var: var for var in rows}  # what they become
         self.values: dict[Variable, Value] = {var: Sharded(0) for var in rows}
-        self.long: dict[Variable, Variable] = {}
+        self.long: dict[Variable, Variable] = {}  # of those that are sizes
         self.inlined: dict[Apply, list[Variable]] = facts.inlined if facts else {}
         self._facts = facts
         self._rows = list(rows)
@@ -179,7 +158,10 @@ class Padder:
         except CannotPad:
             raise
         except Refused as refused:
-            raise CannotPad(f"{_where(node)} {refused}") from None
+            op, where = op_name(node.op), name(node.outputs[0])
+            if not where.startswith(op):
+                where = f"{op}, in {where},"
+            raise CannotPad(f"{where} {refused}") from None
         self.new.update(zip(node.outputs, made.new, strict=True))
         self.values.update(zip(node.outputs, made.values, strict=True))
         return made.values
@@ -187,8 +169,7 @@ class Padder:
     def _made(self, node: Apply, given: list[Value]) -> Made:
         if not (any(map(is_padded, given)) or self._sizes(node.inputs)):
             new = self.made(node, [self.new[var] for var in node.inputs])
-            found = apply_rule(node, given)
-            return Made(new, _exact(found))
+            return Made(new, _exact(apply_rule(node, given)))
         rule = entry_of(node.op).padded
         return (rule and ask(rule, self, node, given)) or self.kept(node, given)
 
@@ -208,18 +189,16 @@ class Padder:
 
     def kept(self, node: Apply, given: Sequence[Value]) -> Made:
         """Keep a node as it is, if its placement says that this is right."""
-        found = self.placed(node, given)
+        found = self._placed(node, given)
         lengths = _lengths(node, entry_of(node.op))
         if not entry_of(node.op).makes_sizes:
             others = (v for i, v in enumerate(node.inputs) if i not in lengths)
             self.check_no_sizes(others)
-        made = self.made(
-            node,
-            [
-                self.long_of(var) if i in lengths else self.new[var]
-                for i, var in enumerate(node.inputs)
-            ],
-        )
+        inputs = [
+            self.long_of(var) if i in lengths else self.new[var]
+            for i, var in enumerate(node.inputs)
+        ]
+        made = self.made(node, inputs)
         if any(map(is_padded, given)):
             if not all(map(is_padded, found)):
                 raise Refused("makes one thing of what has a value for each row")
@@ -243,7 +222,7 @@ class Padder:
             [self.new[var] for var in outputs], [self.values[var] for var in outputs]
         )
 
-    def placed(self, node: Apply, given: Sequence[Value]) -> list[Value]:
+    def _placed(self, node: Apply, given: Sequence[Value]) -> list[Value]:
         """Return what the placement of a node says, of what is padded and exact.
 
         First with powers of the number of rows, by which lengths are known; then, where
@@ -251,7 +230,12 @@ class Padder:
         that. What follows from sizes then is exact, and unknown as a length.
         """
         lengths = _lengths(node, entry_of(node.op))
-        for of_values, of_lengths in _FORMS:
+
+        def same(value: Value) -> Value:
+            return value
+
+        forms = (same, same), (without_powers, same), (plain, as_rows)
+        for of_values, of_lengths in forms:
             given = [
                 (of_lengths if i in lengths else of_values)(value)
                 for i, value in enumerate(given)
@@ -262,7 +246,7 @@ class Padder:
                 break
         else:
             raise CannotPad(str(unknown[0]))
-        if of_values is _as_known or not self._sizes(node.inputs):
+        if of_values is same or not self._sizes(node.inputs):
             return found
         why = "gives a length that may follow from the number of rows"
         return [
@@ -341,14 +325,11 @@ class Padder:
             return Padded(rows.axis, 1, 1)
         if not layout.blocks.symbols:
             return Padded(rows.axis, layout.blocks.number, None)
-        if layout.block is not None and self._is_multiple_of_n(layout.block):
-            return Padded(rows.axis, None, layout.block.number)
+        if layout.block is not None:
+            symbols = list(layout.block.symbols)  # a number times n is just this one
+            if len(symbols) == 1 and symbols[0][1] == 1 and self._is_n(symbols[0][0]):
+                return Padded(rows.axis, None, layout.block.number)
         raise Refused("has rows in blocks of several entries each")
-
-    def _is_multiple_of_n(self, length: Length) -> bool:
-        """Tell whether a length is the number of rows, times a number."""
-        symbols = list(length.symbols)
-        return len(symbols) == 1 and symbols[0][1] == 1 and self._is_n(symbols[0][0])
 
     def _is_n(self, symbol: Symbol) -> bool:
         var, which = symbol
@@ -377,21 +358,18 @@ class Padder:
         The number is one that changes nothing. If all rows of the variable are alike,
         the copies lie as in the `layout` of what it is combined with.
         """
-        rows = as_rows(self.values[var])
+        rows, new = as_rows(self.values[var]), self.new[var]
         if not isinstance(rows, Sharded):
-            return self.new[var]
+            return new
         rows = Sharded(rows.axis, 0, rows.length, rows.layout or layout)
         key = (var, float(instead), rows)
         if key not in self._masked:
-            self._masked[key] = self.chosen(self.new[var], rows, instead)
+            order: list[Any] = ["x"] * new.type.ndim
+            order[rows.axis] = 0
+            real = self.real_places(new.shape[rows.axis], rows).dimshuffle(order)
+            instead = np.asarray(instead, new.type.dtype)
+            self._masked[key] = pt.switch(real, new, instead)
         return self._masked[key]
-
-    def chosen(self, new: Any, rows: Sharded, instead: Any) -> Variable:
-        """Return a rewritten variable with all copies replaced by a number."""
-        order: list[Any] = ["x"] * new.type.ndim
-        order[rows.axis] = 0
-        real = self.real_places(new.shape[rows.axis], rows).dimshuffle(order)
-        return pt.switch(real, new, np.asarray(instead, new.type.dtype))
 
 
 def is_integer(var: Variable) -> bool:
@@ -403,14 +381,6 @@ def _lengths(node: Apply, entry: OpEntry) -> Sequence[int]:
     """Return the positions of the inputs that are lengths."""
     first = entry.lengths_from
     return range(len(node.inputs))[first:] if first is not None else ()
-
-
-def _as_known(value: Value) -> Value:
-    return value
-
-
-_FORMS = [(_as_known, _as_known), (without_powers, _as_known), (plain, as_rows)]
-"""In which forms a placement is asked about values, and about lengths."""
 
 
 def _exact(found: Sequence[Value]) -> list[Value]:
@@ -435,8 +405,3 @@ def _check(value: Value) -> None:
         raise Refused("selects by a mask")
     if value.layout is not None and value.layout.reverse:
         raise Refused("takes some of the rows, or another order of them")
-
-
-def _where(node: Apply) -> str:
-    op, var = op_name(node.op), name(node.outputs[0])
-    return var if var.startswith(op) else f"{op}, in {var},"

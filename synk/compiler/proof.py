@@ -50,23 +50,14 @@ from .walk import infer
 class Finding:
     """What was found out about one value that the ranks combine."""
 
-    what: str
-    """Which value, as in "output 0 (loss)"."""
-    op: OutputOp
-    """How it is combined."""
-    named: bool
-    """Whether the user has named the op."""
-    kind: str
-    """What the value is as a function of the rows, as in "a mean over the rows";
-    "unknown" if nothing could be shown."""
-    reason: str | None
-    """Why nothing could be shown, or why no op gives the serial result."""
-    agrees: bool
-    """Whether the op was shown to give the serial result."""
-    made: str | None = None
-    """The user's line that made the value."""
-    reason_made: str | None = None
-    """The user's line that made what the reason speaks of."""
+    what: str  # which value, as in "output 0 (loss)"
+    op: OutputOp  # how it is combined
+    named: bool  # whether the user has named the op
+    kind: str  # as in "a mean over the rows"; "unknown" if nothing could be shown
+    reason: str | None  # why nothing was shown, or why no op gives the serial result
+    agrees: bool  # whether the op was shown to give the serial result
+    made: str | None = None  # the user's line that made the value
+    reason_made: str | None = None  # and what the reason speaks of
 
     @property
     def label(self) -> str:
@@ -84,11 +75,7 @@ def examine(
     graph: Iterable[Variable],
     asserted: Mapping[Variable, Value] = MappingProxyType({}),
 ) -> dict[Variable, Value]:
-    """Return what each variable of a function's graph is.
-
-    Ranks are weighed by the rows of the inputs, or without any by those of the first
-    stand-in for a sliceable variable.
-    """
+    """Return what each variable of a function's graph is."""
     with remembered(inputs):
         return infer(list(graph), rows_of(inputs, stand_ins), asserted)
 
@@ -96,7 +83,11 @@ def examine(
 def rows_of(
     inputs: Sequence[Variable], stand_ins: Sequence[Variable]
 ) -> dict[Variable, Value]:
-    """Return what the inputs are that are cut into rows; see `examine`."""
+    """Return what the inputs are that are cut into rows.
+
+    Ranks are weighed by those of the inputs, or without any by those of the first
+    stand-in for a sliceable variable.
+    """
     return {
         var: Sharded(0, 0, "n" if i < len(inputs) or i == 0 else "?")
         for i, var in enumerate((*inputs, *stand_ins))
@@ -145,10 +136,14 @@ def prove(
     ops = [found for found in ops_of(value) if _suits(found, var)]
     if not named and ops:
         op = ops[0]
-    reason = None if ops else _why_none(var, value)
-    made = made or made_in(var)
-    of_reason = value.made if isinstance(value, Unknown) else made
-    return Finding(what, op, named, describe(value), reason, op in ops, made, of_reason)
+    kind, made = describe(value), made or made_in(var)
+    reason, of_reason = None, made
+    if isinstance(value, Unknown):
+        reason, of_reason = str(value), value.made
+    elif not ops:
+        computed = op_name(var.owner.op) if var.owner else "an input"
+        reason = f"{computed} ({name(var)}) gives {kind}, which no op combines"
+    return Finding(what, op, named, kind, reason, op in ops, made, of_reason)
 
 
 def _suits(op: OutputOp, var: Variable) -> bool:
@@ -163,17 +158,14 @@ def _suits(op: OutputOp, var: Variable) -> bool:
     return not (op == "avg" and dtype.kind in "iu")
 
 
-def _why_none(var: Variable, value: Value) -> str:
-    if isinstance(value, Unknown):
-        return str(value)
-    op = op_name(var.owner.op) if var.owner else "an input"
-    return f"{op} ({name(var)}) gives {describe(value)}, which no op combines"
-
-
 def warn_or_raise(findings: Iterable[Finding], strict: bool, advice: str) -> None:
     """Say of what was not shown that it was not; with `strict`, as an error."""
     for finding in findings:
-        say(_complaint(finding, advice), strict)
+        text = (
+            f"{finding.label} is combined by {finding.op!r}, and may differ from the"
+            f" serial result: {_why(finding)}. {advice}"
+        )
+        say(text, strict)
 
 
 def say(text: str, strict: bool) -> None:
@@ -203,13 +195,6 @@ def why_not(finding: Finding) -> str:
     return f"{finding.label} does not follow from those of slices: {_why(finding)}"
 
 
-def _complaint(finding: Finding, advice: str) -> str:
-    return (
-        f"{finding.label} is combined by {finding.op!r}, and may differ from the serial"
-        f" result: {_why(finding)}. {advice}"
-    )
-
-
 def _why(finding: Finding) -> str:
     why = finding.reason or f"it is {finding.kind}"
     if finding.reason_made not in (None, finding.made):
@@ -220,10 +205,7 @@ def _why(finding: Finding) -> str:
 def reductions(
     nodes: Iterable[Apply], values: dict[Variable, Value]
 ) -> list[tuple[bool, Finding]]:
-    """Compare the ops of collectives with what they combine.
-
-    Tells of each as well whether it comes from :func:`synk.grad`.
-    """
+    """Return whether collectives are of :func:`synk.grad`, and if their ops agree."""
     found = []
     for node in nodes:
         if isinstance(node.op, (AllReduce, AllGather)):

@@ -7,11 +7,9 @@ every output how the ranks' values combine. What the user has named is left alon
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Container
 from dataclasses import replace
 
 import numpy as np
-from pytensor.compile import SharedVariable
 from pytensor.graph.basic import Apply, Variable
 from pytensor.graph.traversal import ancestors, io_toposort
 from pytensor.tensor.basic import ARange
@@ -22,7 +20,7 @@ from ..garbage import without_collection
 from ..ops import AllReduce, is_collective
 from ..reduce_ops import REDUCE_OPS, OutputOp, ReduceOp, check_dtype
 from .as_written import AsWritten, has_words
-from .domain import Partial, Replicated, Value, is_replicated
+from .domain import Partial, Replicated, is_replicated
 from .gathering import repeated, rows_exchanged
 from .lengths import remembered
 from .placement.function import Known, place
@@ -51,36 +49,27 @@ def settle(asked: Asked) -> FunctionSpec:
     the function numbers rows by them, as ``p[arange(y.shape[0]), y]`` does, and cannot
     be computed unless they are as many, calls check that they are.
     """
-    if asked.is_local or not _counts_others(asked):
+    others, numbers = set(asked.others), list[Variable]()
+    if others and not asked.is_local:
+        for node in io_toposort([], asked.plain_graph):
+            if isinstance(node.op, ARange):
+                numbers += node.inputs
+    if others.isdisjoint(ancestors(numbers)):
         return _settled(asked)
-    spec = error = None
+    error = None
     try:
         spec = _settled(asked)
     except SplitError as raised:
         error = raised
-    if spec is None or spec.refused:
-        with contextlib.suppress(SplitError):
-            paired = _settled(replace(asked, are_paired=True))
-            if not paired.refused:
-                return paired
-    if spec is None:
-        assert error is not None
+    if error is None and not spec.refused:
+        return spec
+    with contextlib.suppress(SplitError):
+        paired = _settled(replace(asked, are_paired=True))
+        if not paired.refused:
+            return paired
+    if error is not None:
         raise error
     return spec
-
-
-def _counts_others(asked: Asked) -> bool:
-    """Tell whether rows are numbered by as many as there are of what does not weigh."""
-    others = set(asked.others)
-    if not others:
-        return False
-    numbers = [
-        var
-        for node in io_toposort([], asked.plain_graph)
-        if isinstance(node.op, ARange)
-        for var in node.inputs
-    ]
-    return not others.isdisjoint(ancestors(numbers))
 
 
 def _settled(asked: Asked) -> FunctionSpec:
@@ -90,20 +79,15 @@ def _settled(asked: Asked) -> FunctionSpec:
         known = Known(rows_of(asked.counted, asked.others))
         if not asked.is_local:
             spec, known = _placed(spec)
-        if has_words(_rest(spec, known.nodes)):
+        placed = [var for node in known.nodes for var in node.outputs]
+        if has_words(io_toposort(placed, spec.graph)):
             spec = _write_out(spec)
-        nodes = known.nodes = [*known.nodes, *_rest(spec, known.nodes)]
-        known.of_rows = spec.row_values_of([*known.written, *nodes])
-        infer_nodes(nodes, known.values, spec.asserted)
+        known.nodes = [*known.nodes, *io_toposort(placed, spec.graph)]
+        known.of_rows = spec.row_values_of([*known.written, *known.nodes])
+        infer_nodes(known.nodes, known.values, spec.asserted)
         roots = {var: literal(var) for var in spec.graph if var.owner is None}
         known.values = roots | known.values
         return _combined(spec, known)
-
-
-def _rest(spec: PlacedSpec, placed: list[Apply]) -> list[Apply]:
-    """Return the nodes that were not placed, in the order of computation."""
-    made = [var for node in placed for var in node.outputs]
-    return io_toposort(made, spec.graph)
 
 
 def _placed(spec: PlacedSpec) -> tuple[PlacedSpec, Known]:
@@ -145,15 +129,16 @@ def _combined(spec: PlacedSpec, known: Known) -> FunctionSpec:
     for i, (shared, new) in enumerate(spec.updates):
         if update_ops[i] != UNNAMED:
             continue
-        value = values[new]
-        is_own = shared in spec.sliceable or not isinstance(new.type, DenseTensorType)
-        update_ops[i], why = None, None
-        if new in of_rows and isinstance(new.type, DenseTensorType):
-            update_ops[i], why = _slices_op(shared, new, value)
-        if why is not None:
-            not_in_slices.append(why)
+        value, is_tensor = values[new], isinstance(new.type, DenseTensorType)
+        finding = prove(f"the new value of {shared}", new, value, None, False)
+        update_ops[i] = None
+        if new in of_rows and is_tensor:
+            update_ops[i] = "gather" if are_rows(value) else finding.op
+            if not (are_rows(value) or finding.agrees):
+                not_in_slices.append(why_not(finding))
+        is_own = shared in spec.sliceable or not is_tensor
         if spec.is_strict and not (spec.is_local or is_own or is_replicated(value)):
-            weak.append(prove(f"the new value of {shared}", new, value, None, False))
+            weak.append(finding)
     refused = None
     if spec.is_local:
         warn_or_raise(weak, spec.is_strict, _NAME_IT)
@@ -166,12 +151,17 @@ def _combined(spec: PlacedSpec, known: Known) -> FunctionSpec:
         sums = _sums(spec.graph, known)
     output_ops = [found.op for found in findings]
     outputs, wire_ops = _reduced_along(spec.outputs, output_ops, known.nodes)
-    fields = {**vars(spec), "outputs": outputs, "output_ops": output_ops}
+    ops = {"output_ops": output_ops, "update_ops": update_ops}
+    pairs = zip(spec.plain_updates, spec.updates, strict=False)
     made = FunctionSpec(
-        **fields | {"update_ops": update_ops},
+        **vars(spec) | ops | {"outputs": outputs},
         findings=findings,
         wire_ops=wire_ops,
-        made_whole=_made_whole(spec, of_rows),
+        made_whole=[
+            shared
+            for i, ((shared, plain), (_, new)) in enumerate(pairs)
+            if i not in spec.left_updates and plain in of_rows and new not in of_rows
+        ],
         own_updates=[
             i
             for i, (_, new) in enumerate(spec.updates)
@@ -186,7 +176,13 @@ def _combined(spec: PlacedSpec, known: Known) -> FunctionSpec:
         sums=sums,
         refused=refused,
     )
-    _check_reductions(made, known)
+    # Reductions of the script's own that are not those of the serial run
+    wrong = [
+        found
+        for of_gradient, found in reductions(known.nodes, known.values)
+        if not found.agrees and (of_gradient or spec.is_strict)
+    ]
+    warn_or_raise(wrong, spec.is_strict, _REDUCE_IT)
     return made
 
 
@@ -207,31 +203,11 @@ def _findings(spec: PlacedSpec, known: Known) -> list[Finding]:
     return findings
 
 
-def _check_reductions(spec: FunctionSpec, known: Known) -> None:
-    """Warn of reductions of the script's own that are not those of the serial run."""
-    weak = [
-        found
-        for of_gradient, found in reductions(known.nodes, known.values)
-        if not found.agrees and (of_gradient or spec.is_strict)
-    ]
-    warn_or_raise(weak, spec.is_strict, _REDUCE_IT)
-
-
 def check_tensor(var: Variable, op: ReduceOp) -> None:
     """Raise unless an output can be reduced by an op."""
     if not isinstance(var.type, DenseTensorType):
         raise TypeError(f"output {var} is a {var.type}: it cannot be reduced by {op!r}")
     check_dtype(op, var.type.numpy_dtype, f"output {var}")
-
-
-def _made_whole(spec: PlacedSpec, of_rows: Container[Variable]) -> list[SharedVariable]:
-    """Return what is updated by values of all rows, in place of those of a rank's."""
-    pairs = zip(spec.plain_updates, spec.updates, strict=False)
-    return [
-        shared
-        for i, ((shared, plain), (_, new)) in enumerate(pairs)
-        if i not in spec.left_updates and plain in of_rows and new not in of_rows
-    ]
 
 
 _NAME_IT = (
@@ -267,16 +243,6 @@ def _sums(
     return found
 
 
-def _slices_op(
-    shared: SharedVariable, new: Variable, value: Value
-) -> tuple[OutputOp, str | None]:
-    """Choose how the slices' values of an update are combined; say why not, if so."""
-    finding = prove(f"the new value of {shared}", new, value, None, named=False)
-    if are_rows(value):
-        return "gather", None
-    return finding.op, None if finding.agrees else why_not(finding)
-
-
 def _reduced_along(
     outputs: list[Variable], ops: list[OutputOp], nodes: list[Apply]
 ) -> tuple[list[Variable], list[OutputOp]]:
@@ -285,12 +251,9 @@ def _reduced_along(
     if not any(map(is_collective, nodes)):
         return outputs, wire_ops
     for i, (var, op) in enumerate(zip(outputs, ops, strict=True)):
-        is_scalar = isinstance(var.type, DenseTensorType) and var.type.ndim == 0
-        if (
-            op in ("avg", "sum")
-            and is_scalar
-            and var.type.dtype in ("float32", "float64")
-        ):
+        if not isinstance(var.type, DenseTensorType) or op not in ("avg", "sum"):
+            continue
+        if var.type.ndim == 0 and var.type.dtype in ("float32", "float64"):
             outputs[i] = AllReduce(op).make_node(var).outputs[0]
             wire_ops[i] = None
     return outputs, wire_ops

@@ -7,8 +7,6 @@ another part has computed comes as the value of an argument, and that it does no
 from __future__ import annotations
 
 import contextlib
-import functools
-import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -37,20 +35,14 @@ def sizes_from_inputs(variables: Iterable[Variable]) -> dict[Variable, Variable]
     Without those that depend on values, or on the shape of something whose Op does not
     say how its shape follows from those of its inputs.
     """
-    found = {}
-    for var in variables:
-        shapes = _shapes_behind(var)
-        if shapes is not None:
-            found[var] = shapes
+    behind = {var: _shapes_behind(var) for var in variables}
+    found = {var: shapes for var, shapes in behind.items() if shapes is not None}
     if not found:
         return {}
     measured = [shape.owner.inputs[0] for shapes in found.values() for shape in shapes]
     resolver = _Resolver(_lengths(measured))
-    return {
-        var: size
-        for var, shapes in found.items()
-        if (size := resolver.resolved(var, shapes)) is not None
-    }
+    sizes = {var: resolver.resolved(var, shapes) for var, shapes in found.items()}
+    return {var: size for var, size in sizes.items() if size is not None}
 
 
 def _lengths(measured: list[Variable]) -> Callable[[Variable], Sequence | None]:
@@ -90,23 +82,23 @@ class _Resolver:
                 replaced[shape] = known
         return clone_replace(size, replaced) if replaced else size
 
-    def _shape(self, shape: Variable) -> Variable | None:
+    def _shape(self, shape: Any) -> Variable | None:
         if shape not in self._known:
             self._known[shape] = None  # meanwhile: what leads back to itself is unknown
+            op, lengths = shape.owner.op, self._lengths(shape.owner.inputs[0])
+            inferred = shape
+            if lengths:
+                inferred = (
+                    lengths[op.i] if isinstance(op, Shape_i) else pt.stack(lengths)
+                )
             # A reshape's shape is what it was told, in which there may be other shapes.
-            inferred = self._inferred(shape)
             self._known[shape] = self.resolved(inferred, _shapes_behind(inferred))
         return self._known[shape]
 
-    def _inferred(self, shape: Variable) -> Variable:
-        """Return a shape, or a length, as PyTensor has inferred it."""
-        node = shape.owner
-        lengths = self._lengths(node.inputs[0])
-        if lengths is None:
-            return shape
-        if isinstance(node.op, Shape_i):
-            return lengths[node.op.i]
-        return pt.stack(lengths) if lengths else shape
+
+def is_of_shapes(var: Variable) -> bool:
+    """Tell whether a number follows from shapes alone, for which JAX compiles."""
+    return _shapes_behind(var) is not None
 
 
 def _shapes_behind(var: Variable) -> list[Variable] | None:
@@ -140,8 +132,8 @@ def _shapes_behind(var: Variable) -> list[Variable] | None:
 # arguments (`call.groups`). Where it does not hold the function is made once more, with
 # `careful`: all rows are reshaped together then.
 
+# How many elements there are, and how many make a group: of the inputs' shapes.
 Filled = tuple[Variable, Variable]
-"""How many elements there are, and how many make a group: of the inputs' shapes."""
 
 
 @dataclass
@@ -187,10 +179,12 @@ def are_filled(node: Apply, axis: int) -> bool:
 
 def _sizes(node: Apply, axis: int, inputs: frozenset[Variable]) -> Filled | None:
     source, shape = node.inputs
-    ndim = node.outputs[0].type.ndim
-    others = [i for i in range(ndim) if i != axis]
-    elements = _product(source.shape[i] for i in range(source.type.ndim))  # type: ignore[attr-defined]
-    group = _product(shape[i] for i in others)  # type: ignore[index]
+    elements: Any = pt.constant(1, dtype="int64")
+    group: Any = pt.constant(1, dtype="int64")
+    for i in range(source.type.ndim):  # type: ignore[attr-defined]
+        elements *= source.shape[i]  # type: ignore[attr-defined]
+    for i in range(node.outputs[0].type.ndim):
+        group = group if i == axis else group * shape[i]  # type: ignore[index]
     found = sizes_from_inputs([elements, group])
     if len(found) < 2:
         return None
@@ -200,14 +194,10 @@ def _sizes(node: Apply, axis: int, inputs: frozenset[Variable]) -> Filled | None
     return found[elements], found[group]
 
 
-def _product(numbers: Iterable[Any]) -> Any:
-    return functools.reduce(operator.mul, numbers, pt.constant(1, dtype="int64"))
-
-
 # -- which lengths are those of rows
 
 
-def lengths_behind(symbol: Symbol) -> set[Symbol] | None:
+def _lengths_behind(symbol: Symbol) -> set[Symbol] | None:
     """Return the lengths of inputs that one follows from, if they are all known.
 
     It need be no product of them, as that of what a convolution makes is none.
@@ -269,7 +259,8 @@ class RowLengths:
         """
         (of,), (shape,) = node.inputs, node.outputs
         lengths = [size(of, axis) for axis in _axes(node)]
-        if not all(map(_is_of_inputs, lengths)):
+        symbols = {symbol for length in lengths for symbol in length.symbols_only()}
+        if any(var.owner or not isinstance(which, int) for var, which in symbols):
             found = sizes_from_inputs([shape]).get(shape)
             if found is not None or self.shape(node) is None:
                 return found
@@ -298,7 +289,7 @@ class RowLengths:
     def _is_without_rows(self, symbol: Symbol) -> bool:
         """Tell whether a length is known to follow from others than the rows' alone."""
         if symbol not in self._without_rows:
-            found = lengths_behind(symbol)
+            found = _lengths_behind(symbol)
             known = found is not None and self._row_lengths.isdisjoint(found)
             self._without_rows[symbol] = known
         return self._without_rows[symbol]
@@ -307,14 +298,6 @@ class RowLengths:
 def _axes(node: Apply) -> Sequence[int]:
     of = node.inputs[0]
     return range(of.type.ndim) if isinstance(node.op, Shape) else [node.op.i]
-
-
-def _is_of_inputs(length: Length) -> bool:
-    """Tell whether a length is a product of lengths of inputs."""
-    return all(
-        root.owner is None and isinstance(axis, int)
-        for root, axis in length.symbols_only()
-    )
 
 
 def _graph(length: Length) -> Variable:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from pytensor.compile import SharedVariable
 from pytensor.graph.basic import Apply, Variable
@@ -30,22 +30,22 @@ from .placement.streams import CommonStream
 from .proof import Finding
 from .sizes import Filled
 
+# Stands for an op until it is settled: None is an op of its own.
 UNNAMED: Any = "unnamed"
-"""Stands for an op until it is settled: None is an op of its own."""
 
 Taker = Literal["op", "output", "update"]
+Updates = list[tuple[SharedVariable, Variable]]
 
 
-@dataclass(frozen=True)
-class Need:
+class Need(NamedTuple):
     """What needs the value of all rows, of which each rank had a part."""
 
     taker: Taker
+    # What the first Op that needs it computes, in the user's graph; or the output
+    # itself; or the shared variable whose new value it is.
     variable: Variable
-    """What the first Op that needs it computes, in the user's graph; or the output
-    itself; or the shared variable whose new value it is."""
+    # Whether all ranks that have rows had it already, so that it is for the others.
     is_alike: bool = False
-    """Whether all ranks that have rows had it already, so that it is for the others."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -56,52 +56,37 @@ class Asked:
     stand-in, an input that receives the variable's selected rows at every call.
     """
 
-    arguments: list[Variable]
-    """What a call is given, in its order."""
-    inputs: list[Variable]
-    """What is scattered of these, or the rows that are cut by them: see `cut`."""
-    bcast_inputs: list[Variable]
-    """What every rank gets of these as a whole, and the shapes of what is cut."""
-    cut: CutRows | None
-    """The slices of data that are scattered inputs, if there are any."""
+    arguments: list[Variable]  # what a call is given, in its order
+    inputs: list[Variable]  # what is scattered of these, or the rows that `cut` makes
+    bcast_inputs: list[Variable]  # what each rank gets whole, and shapes of what is cut
+    cut: CutRows | None  # the slices of data that are scattered inputs, if any are
+    # As the user wrote them, without what is placed in between; with `UNNAMED` where
+    # the script names no op, until they are settled.
     plain_outputs: list[Variable]
-    """The outputs as the user wrote them, without what is placed in between."""
     output_ops: list[OutputOp]
-    """`UNNAMED` where the script names none, until they are settled."""
-    plain_updates: list[tuple[SharedVariable, Variable]]
-    """Likewise."""
+    plain_updates: Updates
     update_ops: list[OutputOp]
-    """Likewise."""
     sliceable: list[SharedVariable]
     stand_ins: list[Variable]
     returns: str  # "none", "one" or "list"
     mode: Any = None
     name: str | None = None
-    made: str = ""
-    """Where the script has made it, as messages have it behind the name."""
+    made: str = ""  # where the script has made it, as messages have it behind the name
     options: dict[str, Any] = field(default_factory=dict)
-    precision: str | None = None
-    """Of products of float32; None for what JAX is set to."""
-    pad: bool = False
-    """Whether calls of fewer rows are padded, where that keeps their numbers."""
+    precision: str | None = None  # of products of float32; None for what JAX is set to
+    pad: bool = False  # whether calls of fewer rows are padded, if that keeps numbers
+    # The first of the sliceable variables, if they were scattered: of these each rank
+    # has as many rows as of the inputs.
     parts: list[SharedVariable] = field(default_factory=list)
-    """The first of the sliceable variables, if they were scattered: of these each rank
-    has as many rows as of the inputs."""
+    # Whether the sliceable variables have as many rows on a rank as it weighs: what the
+    # function computes rests on it, and each call checks it.
     are_paired: bool = False
-    """Whether the sliceable variables have as many rows on a rank as it weighs: what
-    the function computes rests on it, and each call checks it."""
-    is_local: bool = False
-    """Whether every rank runs the graph as it is, on its rows: nothing is placed."""
-    is_strict: bool = False
-    """Whether it is an error if something is not shown to be as in the serial run."""
-    keeps_statistics: bool = False
-    """Whether statistics that meet rows again stay those of a rank's own."""
-    has_any_bits: bool = False
-    """Whether it is an error if bits depend on the number of ranks."""
-    has_own_streams: bool = False
-    """Whether each rank draws for its rows from a random stream of its own."""
-    are_compiled: bool = False
-    """Whether numba or JAX compiles it, of which some draws take fewer numbers."""
+    is_local: bool = False  # every rank runs the graph as it is: nothing is placed
+    is_strict: bool = False  # what is not shown to be as in the serial run is an error
+    keeps_statistics: bool = False  # what meets rows again stays that of a rank's own
+    has_any_bits: bool = False  # it is an error if bits depend on the number of ranks
+    has_own_streams: bool = False  # each rank draws for its rows from one of its own
+    are_compiled: bool = False  # by numba or JAX: some draws take fewer numbers there
 
     @property
     def label(self) -> str:
@@ -137,67 +122,47 @@ class Asked:
         """All that the user has written: the outputs, and new values of updates."""
         return [*self.plain_outputs, *(new for _, new in self.plain_updates)]
 
-    @property
-    def _places(self) -> list[Variable]:
-        """What tells where a rank's rows are; nothing, before it is placed."""
-        return []
-
-    def row_values_of(self, nodes: Iterable[Apply]) -> set[Variable]:
-        """Return what of nodes, in their order, follows from a rank's own rows.
-
-        Or from where they are among all. What was reduced over all ranks does not.
-        """
-        found = {*self.row_inputs, *self._places}
-        for node in nodes:
-            if not found.isdisjoint(node.inputs) and not is_collective(node):
-                found.update(node.outputs)
-        return found
-
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class PlacedSpec(Asked):
     """A function whose graph has the reductions that the serial numbers need."""
 
     outputs: list[Variable]
-    updates: list[tuple[SharedVariable, Variable]]
-    """Those of the script's, and of streams that all ranks have alike."""
-    left_outputs: list[int]
-    """The outputs that are left as the user has written them."""
+    updates: Updates  # the script's, and those of streams that all ranks have alike
+    left_outputs: list[int]  # those that are left as the user has written them
     left_updates: list[int]
-    """Likewise."""
+    # What parts take that a rank is told of a call besides its arguments; and those of
+    # them that there are.
     call: CallVariables = field(default_factory=CallVariables.new)
-    """What parts take that a rank is told of a call besides its arguments."""
     call_variables: list[Variable] = field(default_factory=list)
-    """Those of them that there are."""
+    # What is known of placed values, and no rule can tell.
     asserted: dict[Variable, Value] = field(default_factory=dict)
-    """What is known of placed values, and no rule can tell."""
+    # Of a rank's own rows, which they meet again as they are.
     own_statistics: list[Variable] = field(default_factory=list)
-    """Of a rank's own rows, which they meet again as they are."""
+    # Why each collective was placed; those that the user has written are not here.
     needs: dict[Variable, Need] = field(default_factory=dict)
-    """Why each collective was placed; those that the user has written are not here."""
+    # What every rank computes from all rows.
     repeated: list[Apply] = field(default_factory=list)
-    """What every rank computes from all rows."""
+    # The random streams that all ranks have alike, and what is drawn for rows of them.
     streams: list[CommonStream] = field(default_factory=list)
-    """The random streams that all ranks have alike."""
     row_draws: list[PlacedDraw] = field(default_factory=list)
-    """What is drawn for rows, from those streams."""
+    # What of the graph that is, an entry for each row; None if not all that is drawn
+    # can be before anything is computed of rows.
     apart: list[Variable] | None = None
-    """What of the graph that is, an entry for each row; None if not all that is drawn
-    can be before anything is computed of rows."""
 
     @classmethod
     def as_written(cls, asked: Asked) -> PlacedSpec:
         """Return a function in which nothing is placed yet."""
-        local = asked.is_local
-        updates = enumerate(asked.update_ops)
+
+        def left(ops: list[OutputOp]) -> list[int]:
+            return [i for i, op in enumerate(ops) if asked.is_local or op != UNNAMED]
+
         return cls(
             **vars(asked),
             outputs=asked.plain_outputs,
             updates=asked.plain_updates,
-            left_outputs=[
-                i for i, op in enumerate(asked.output_ops) if local or op != UNNAMED
-            ],
-            left_updates=[i for i, op in updates if local or op != UNNAMED],
+            left_outputs=left(asked.output_ops),
+            left_updates=left(asked.update_ops),
         )
 
     def left(self) -> list[Variable]:
@@ -213,11 +178,6 @@ class PlacedSpec(Asked):
         for i in self.left_updates:
             updates[i] = updates[i][0], next(left)
         return replace(self, outputs=outputs, updates=updates)
-
-    @property
-    def _places(self) -> list[Variable]:
-        """The number of rows before."""
-        return [self.call.first]
 
     @property
     def graph(self) -> list[Variable]:
@@ -248,45 +208,44 @@ class PlacedSpec(Asked):
         """Return what of a graph follows from this rank's rows; see `row_values_of`."""
         return self.row_values_of(io_toposort([], list(graph)))
 
+    def row_values_of(self, nodes: Iterable[Apply]) -> set[Variable]:
+        """Return what of nodes, in their order, follows from a rank's own rows.
+
+        Or from where they are among all. What was reduced over all ranks does not.
+        """
+        found = {*self.row_inputs, self.call.first}
+        for node in nodes:
+            if not found.isdisjoint(node.inputs) and not is_collective(node):
+                found.update(node.outputs)
+        return found
+
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class FunctionSpec(PlacedSpec):
     """A function as every rank is told it, with how the ranks' values combine."""
 
-    findings: list[Finding]
-    """What was shown of each output."""
-    wire_ops: list[OutputOp]
-    """How the master combines outputs; None for those that stages have reduced."""
+    findings: list[Finding]  # what was shown of each output
+    wire_ops: list[OutputOp]  # the master's for outputs; None for what stages reduce
+    # What is updated by values of all rows, where those of a rank's were written.
     made_whole: list[SharedVariable]
-    """What is updated by values of all rows, where those of a rank's were written."""
-    own_updates: list[int]
-    """Updates by what follows from a rank's own rows or random streams."""
-    row_updates: list[int]
-    """Updates of sliceable variables by rows: each rank keeps its own."""
-    not_in_slices: list[str]
-    """Of updates whose slices' values do not come together to one, why that is."""
+    own_updates: list[int]  # by what follows from a rank's own rows or random streams
+    row_updates: list[int]  # of sliceable variables by rows: each rank keeps its own
+    not_in_slices: list[str]  # why the slices' values of updates do not come to one
+    # What of the outputs, and of what is reduced, combines values over rows, and how;
+    # None of what is the same of any rows.
     sums: list[tuple[Variable, ReduceOp | None]]
-    """What of the outputs, and of what is reduced, combines values over rows, and how;
-    None of what is the same of any rows."""
-    refused: str | None
-    """Why several ranks cannot compute what the serial run does, if they cannot."""
-    filled: list[Filled] = field(default_factory=list)
-    """What is asked of the arguments of each call; see `sizes`."""
+    refused: str | None  # why several ranks cannot compute what the serial run does
+    filled: list[Filled] = field(default_factory=list)  # see `sizes`
+    # On another rank, what users' Ops were registered as: it pads by that.
     own_ops: list[tuple[Any, Any]] = field(default_factory=list)
-    """On another rank, what users' Ops were registered as: it pads by that."""
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave out what only the master needs: that would go to all ranks."""
-        left_out: dict[str, list] = {
-            "arguments": [],
-            "plain_outputs": [],
-            "plain_updates": [],
-            "left_outputs": [],
-            "left_updates": [],
-            "repeated": [],
-            "row_draws": [],
-            "filled": [],
-        }
+        lists = (
+            *("arguments", "plain_outputs", "plain_updates", "left_outputs"),
+            *("left_updates", "repeated", "row_draws", "filled"),
+        )
+        state = self.__dict__ | {name: [] for name in lists}
         if self.pad:
-            left_out["own_ops"] = said_in(self.graph)
-        return self.__dict__ | left_out | {"needs": {}, "asserted": {}, "cut": None}
+            state["own_ops"] = said_in(self.graph)
+        return state | {"needs": {}, "asserted": {}, "cut": None}

@@ -32,7 +32,7 @@ from pytensor.graph.traversal import io_toposort, walk
 from pytensor.tensor.random.type import RandomType
 from pytensor.tensor.shape import Shape, Shape_i
 
-from ..ops import COLLECTIVES, is_collective, is_reduced
+from ..ops import is_collective, is_reduced
 from ..reduce_ops import ReduceOp
 from ..times.timing import COMMON, COMPUTE
 from .cloning import with_inner
@@ -44,13 +44,13 @@ from .written import Written, written
 class Part:
     """A graph that is compiled by itself."""
 
+    # What it computes for others: a user's outputs, values to reduce or to forward.
     wants: list[Variable] = field(default_factory=list)
-    """What it computes for others: a user's outputs, values to reduce or to forward."""
+    # What it takes from other parts, and reduced values.
     receives: list[Variable] = field(default_factory=list)
-    """What it takes from other parts, and reduced values."""
+    # Those of random streams, which it makes in place. All others are made when the
+    # call has come to its end: see `Cut`.
     updates: list[tuple[SharedVariable, Variable]] = field(default_factory=list)
-    """Those of random streams, which it makes in place. All others are made when the
-    call has come to its end: see `Cut`."""
     reads: set[SharedVariable] = field(default_factory=set)
 
     def __bool__(self) -> bool:
@@ -66,15 +66,11 @@ class Stage:
     merged: Part
     reduced: list[Variable]  # outputs of AllReduce nodes
     phase: int = COMMON  # as which its computation counts
+    # What of `reduced` has all rows of an input, and of which. They are where every
+    # rank can read them, so that none need meet for them.
     of_inputs: dict[Variable, int] = field(default_factory=dict)
-    """What of `reduced` has all rows of an input, and of which.
-
-    They are where every rank can read them, so that none need meet for them.
-    """
-    drawn: Part = field(default_factory=Part)
-    """What is drawn before `merged`, which receives it."""
-    kept: Part = field(default_factory=Part)
-    """What need not be computed again for the same rows; see `kept`."""
+    drawn: Part = field(default_factory=Part)  # before `merged`, which receives it
+    kept: Part = field(default_factory=Part)  # not computed again for the same rows
 
 
 def contributed(reduced: Any) -> Variable:
@@ -87,34 +83,22 @@ def op_of(reduced: Any) -> ReduceOp | Literal["gather", "stack"]:
     return reduced.owner.op.op
 
 
-def _inputs_of(reduced: list[Variable], inputs: list[Variable]) -> dict[Variable, int]:
-    """Return which results are gathers of inputs as they are, and of which."""
-    return {
-        var: inputs.index(contributed(var))
-        for var in reduced
-        if op_of(var) == "gather" and contributed(var) in inputs
-    }
-
-
 @dataclass
 class Cut:
     """All stages of a function, for some of its outputs."""
 
     stages: list[Stage]
-    outputs: list[Variable]
-    """As asked for."""
-    updates: list[tuple[SharedVariable, Variable]]
-    """Of the whole function."""
+    outputs: list[Variable]  # as asked for
+    updates: list[tuple[SharedVariable, Variable]]  # of the whole function
+    # Updates that are stored when all stages are done: all but those of random streams.
+    # So what a part reads of a variable is what the call began with, and the former
+    # value is whole if the call fails on another rank.
     stored: list[int]
-    """Updates that are stored when all stages are done: all but those of random
-    streams. So what a part reads of a variable is what the call began with, and the
-    former value is whole if the call fails on another rank."""
-    on_rows: set[Variable]
-    """The values that differ between ranks because their rows do."""
+    on_rows: set[Variable]  # what differs between ranks because their rows do
+    # Updates whose value is an output's as well, or another variable's.
     copied: set[int] = field(default_factory=set)
-    """Updates whose value is an output's as well, or another variable's."""
+    # Updates of which only what is written to the variable is computed.
     written: dict[int, Written] = field(default_factory=dict)
-    """Updates of which only what is written to the variable is computed."""
 
     @cached_property
     def meets(self) -> bool:
@@ -130,11 +114,10 @@ class Cut:
 def cut(
     spec: FunctionSpec, subset: Iterable[int], in_slices: bool, in_place: bool = False
 ) -> Cut:
-    """Cut the graph of a function into stages.
+    """Cut the graph of a function into stages, for a subset of its outputs.
 
-    Of the outputs, which are wanted is told by number. `in_slices` says that the rows
-    parts are run for one slice after the other, and `in_place` that updates can be
-    written into the variables' arrays.
+    `in_slices` says that the rows parts are run for one slice after the other, and
+    `in_place` that updates can be written into the variables' arrays.
     """
     outputs = [spec.outputs[i] for i in subset]
     return _Cutter(spec, outputs, in_slices, in_place).cut()
@@ -189,18 +172,21 @@ class _Cutter:
 
     def _classify(self, node) -> None:
         """Find the level of a node's outputs, and whether they are free."""
-        _refuse_inner(node)
+        meets = is_collective(node)
+        if not meets and any(map(is_collective, with_inner([node]))):
+            raise ValueError(
+                f"all_reduce inside of {node.op}: the ranks would have to wait for one"
+                " another within a compiled graph; reduce before or after it"
+            )
         level = max((self.level.get(var, 0) for var in node.inputs), default=0)
-        if isinstance(node.op, COLLECTIVES):
+        if meets:
             level += 1
             self.reduced.append(node.outputs[0])
-        free = costs_nothing(node) and all(
+        elif costs_nothing(node) and all(
             var.owner is None or var in self.free for var in node.inputs
-        )
-        for var in node.outputs:
-            self.level[var] = level
-            if free and not isinstance(node.op, COLLECTIVES):
-                self.free.add(var)
+        ):
+            self.free.update(node.outputs)
+        self.level.update(dict.fromkeys(node.outputs, level))
 
     def cut(self) -> Cut:
         """Work backwards: a stage must know what the later ones want of it."""
@@ -212,11 +198,12 @@ class _Cutter:
             wants = rows_wants if var in self.on_rows else common_wants
             wants[self.level.get(var, 0)][var] = None
 
-        for var in (*self.outputs, *(red.owner.inputs[0] for red in self.reduced)):
+        for var in (*self.outputs, *map(contributed, self.reduced)):
             want(var)
         for i, new in enumerate(self.news):
             for var in self.written[i].takes if i in self.written else (new,):
                 want(var)
+        inputs = self.spec.inputs
         stages: list[Stage] = []
         for level in reversed(range(depth + 1)):
             is_given = self._given(level)
@@ -235,7 +222,11 @@ class _Cutter:
             all_wants = {**common_wants[level], **rows_wants[level]}
             merged = self._part(all_wants, is_given, want)
             reduced = [var for var in self.reduced if self.level[var] == level + 1]
-            of_inputs = _inputs_of(reduced, self.spec.inputs)
+            of_inputs = {
+                var: inputs.index(contributed(var))
+                for var in reduced
+                if op_of(var) == "gather" and contributed(var) in inputs
+            }
             stage = Stage(common, rows, merged, reduced, of_inputs=of_inputs)
             if self.draws_first:
                 stage.drawn, stage.merged = self._drawn_apart(merged, level)
@@ -307,7 +298,7 @@ class _Cutter:
 
     def _place_updates(self, stages: list[Stage]) -> list[int]:
         """Let parts lead random streams on; return the updates stored later."""
-        stored = []
+        stored: list[int] = []
         for i, (shared, new) in enumerate(self.spec.updates):
             if not isinstance(shared.type, RandomType):
                 stored.append(i)
@@ -332,35 +323,28 @@ class _Cutter:
     def _written(self, nodes: Sequence[Apply]) -> dict[int, Written]:
         """Return the updates that write to some elements, and that nothing else takes.
 
-        Nor do those that are combined over slices.
+        Nor are they combined over slices.
         """
+        taken = {var for node in nodes for var in node.inputs}
+        taken.update(self.outputs)
         found = {}
         for i, (shared, new) in enumerate(self.spec.updates):
+            if new in taken or self.news.count(new) > 1:
+                continue
             made = written(shared, new)
             if made is not None and not (self.in_slices and new in self.on_rows):
                 found[i] = made
-        if not found:
-            return {}
-        taken = {var for node in nodes for var in node.inputs}
-        taken.update(self.outputs)
-        return {
-            i: made
-            for i, made in found.items()
-            if self.news[i] not in taken and self.news.count(self.news[i]) == 1
-        }
+        return found
 
     def _drop_mere_updates(self, stages: list[Stage], stored: list[int]) -> None:
         """Take from the wants what is wanted to lead a stream on only."""
-        kept = {*self.outputs, *(self.news[i] for i in stored)}
-        kept |= self.forwarded
+        kept = {*self.outputs, *(self.news[i] for i in stored), *self.forwarded}
         kept.update(var for made in self.written.values() for var in made.takes)
-        kept.update(red.owner.inputs[0] for red in self.reduced)
+        kept.update(map(contributed, self.reduced))
         for stage in stages:
             for part in (stage.common, stage.rows, stage.drawn, stage.merged):
-                made = {new for _, new in part.updates}
-                part.wants = [
-                    var for var in part.wants if var in kept or var not in made
-                ]
+                mere = {new for _, new in part.updates} - kept
+                part.wants = [var for var in part.wants if var not in mere]
 
 
 def _walk(
@@ -426,17 +410,5 @@ def costs_nothing(node) -> bool:
     """Tell whether a node is a view, a shape, or computes with numbers of elements."""
     if node.op.view_map or isinstance(node.op, (Shape, Shape_i)):
         return True
-    types = [var.type for var in (*node.inputs, *node.outputs)]
-    return all(getattr(of, "ndim", 1) == 0 and of.dtype in _COUNTS for of in types)
-
-
-_COUNTS = ("int64", "int32")
-
-
-def _refuse_inner(node) -> None:
-    """Refuse an all-reduce inside of a scan or another graph within a node."""
-    if not is_collective(node) and any(map(is_collective, with_inner([node]))):
-        raise ValueError(
-            f"all_reduce inside of {node.op}: the ranks would have to wait for one"
-            " another within a compiled graph; reduce before or after it"
-        )
+    types, counts = [v.type for v in (*node.inputs, *node.outputs)], ("int64", "int32")
+    return all(getattr(of, "ndim", 1) == 0 and of.dtype in counts for of in types)

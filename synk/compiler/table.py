@@ -25,38 +25,39 @@ Rule = TypeVar("Rule", bound=Callable[..., Any])
 class OpEntry:
     """What is known of a class of Ops; None where nothing is."""
 
+    # What the outputs are, by what the inputs are (see `domain`): takes a node and a
+    # list of values; returns such a list, or the one value that all outputs have.
     placement: Callable | None = None
-    """What the outputs are, by what the inputs are (see `domain`): takes a node and a
-    list of values; returns such a list, or the one value that all outputs have."""
+    # Whether the placement takes `Unknown` inputs. The others need not think of them:
+    # what they would make of these is unknown.
     takes_unknown: bool | None = None
-    """Whether the placement takes `Unknown` inputs. The others need not think of them:
-    what they would make of these is unknown."""
+    # Whether it takes rows that a mask selects; no other sees them.
     takes_some_rows: bool | None = None
-    """Whether it takes rows that a mask selects; no other sees them."""
+    # How a node is rewritten for more rows than are real: takes a `Padder`, a node and
+    # what its inputs are; returns what it becomes (`padded.Made`), None where it may
+    # stay as it is; raises `Refused` if it cannot be padded.
     padded: Callable | None = None
-    """How a node is rewritten for more rows than are real: takes a `Padder`, a node and
-    what its inputs are; returns what it becomes, None where it may stay as it is."""
+    # From this input on, all are lengths or bounds; of what is padded, of all rows.
     lengths_from: int | None = None
-    """From this input on, all are lengths or bounds; of what is padded, of all rows."""
+    # Whether numbers that follow from the number of rows may be computed with: of all
+    # but lengths, values do not decide upon shapes.
     makes_sizes: bool | None = None
-    """Whether numbers that follow from the number of rows may be computed with: of all
-    but lengths, values do not decide upon shapes."""
+    # How long an axis is: takes a node, an output and an axis; returns its `Length`, or
+    # None. Without it, it is what PyTensor infers, if that is a product of lengths.
     length: Callable | None = None
-    """How long an axis is: takes a node, an output and an axis; returns its `Length`,
-    or None. Without it, it is what PyTensor infers, if that is a product of lengths."""
+    # Whether JAX computes what other engines do, in every case. Some Ops raise errors
+    # elsewhere, and in JAX go on with some number: of these it is not chosen for.
     same_in_jax: bool | None = None
-    """Whether JAX computes what other engines do, in every case. Some Ops raise errors
-    elsewhere, and in JAX go on with some number: of these it is not chosen for."""
+    # Whether numba goes through it by elements, in loops that compile fast.
     by_elements: bool | None = None
-    """Whether numba goes through it by elements, in loops that compile fast."""
+    # What it takes: nothing, as a view or a shape, or to move or compare each element.
+    # `choice.work` knows Ops that compute more by their kind.
     cost: Literal["view", "move"] | None = None
-    """What it takes: nothing, as a view or a shape, or to move or compare each element.
-    `choice.work` knows Ops that compute more by their kind."""
 
 
 _table: dict[type[Op], OpEntry] = {}
+# By class of an Op that was met: its entry, with what it has from other classes.
 _inherited: dict[type[Op], OpEntry] = {}
-"""By class of an Op that was met: its entry, with what it has from other classes."""
 
 
 def entry_of(op: Op) -> OpEntry:
@@ -137,9 +138,8 @@ class UsersMistake(Exception):
 def ask(rule: Callable, *args: Any) -> Any:
     """Return what a rule says; raises `Refused` if it cannot say anything.
 
-    A rule that fails in another way was not written for such a node, as another version
-    of PyTensor may have it: the function can be made all the same, with less that is
-    known of it.
+    One that fails in another way was not written for such a node, as another version of
+    PyTensor may have it: the function can be made all the same, with less known of it.
     """
     try:
         return rule(*args)
@@ -151,9 +151,7 @@ def ask(rule: Callable, *args: Any) -> Any:
 
 def told(rule: Callable | None, *args: Any) -> Any:
     """Return what a rule says; None if there is none, or it cannot say anything."""
-    if rule is None:
-        return None
     try:
-        return ask(rule, *args)
+        return None if rule is None else ask(rule, *args)
     except Refused:
         return None

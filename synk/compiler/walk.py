@@ -27,6 +27,7 @@ from .domain import (
     Unknown,
     Value,
     describe,
+    is_replicated,
 )
 from .lengths import remembered
 from .rules.base import (
@@ -51,12 +52,11 @@ def infer(
     asserted: Mapping[Variable, Value] = MappingProxyType({}),
     rule: NodeRule | None = None,
 ) -> dict[Variable, Value]:
-    """Return what every variable of a graph is.
+    """Return what every variable of a graph is, in the order of computation.
 
     Of variables that are not `known`, those that nothing computes are the same on every
     rank. What is `asserted` is taken for true, whatever the rules say, and `rule` asked
-    in place of `apply_rule`. What is known comes first, and then the rest in the order
-    in which it is computed.
+    in place of `apply_rule`.
     """
     values = dict(known)
     nodes = io_toposort([var for var in known if var.owner], list(graph))
@@ -74,10 +74,9 @@ def infer_nodes(
     asserted: Mapping[Variable, Value] = MappingProxyType({}),
     rule: NodeRule | None = None,
 ) -> None:
-    """Add what the variables of some nodes are to what is known; see `infer`.
+    """Add what the variables of nodes, in their order, are to what is known.
 
-    Nodes come in the order in which they are computed. Of those whose outputs are known
-    no rule is asked.
+    See `infer`. Of nodes whose outputs are known no rule is asked.
     """
     rule = rule or apply_rule
     for node in nodes:
@@ -94,27 +93,27 @@ def infer_nodes(
 
 def apply_rule(node: Apply, values: list[Value]) -> list[Value]:
     """Return what the outputs of a node are, by what its inputs are."""
-    found = _apply(node, values, set(map(type, values)))
-    pairs = zip(node.outputs, found, strict=True)
+    pairs = zip(node.outputs, _apply(node, values), strict=True)
     return [_check(var, value, node, values) for var, value in pairs]
 
 
-def _apply(node: Apply, values: list[Value], kinds: set[type]) -> list[Value]:
-    entry = entry_of(node.op)
+def _apply(node: Apply, values: list[Value]) -> list[Value]:
+    entry, kinds = entry_of(node.op), set(map(type, values))
     function = entry.placement or any_function
     if Unknown in kinds and not entry.takes_unknown:
         unknown = next(value for value in values if isinstance(value, Unknown))
         return [unknown] * len(node.outputs)
     found: Any
+    draws = takes_streams(node)
     try:
         if Sharded in kinds:
             check_some_rows(node, values, bool(entry.takes_some_rows))
-        if takes_streams(node):
-            found = ask(by_streams, function, node, values)
-        else:
-            found = ask(function, node, values)
+        args = function, node, values
+        found = ask(by_streams, *args) if draws else ask(*args)
     except Refused as refused:
-        if _is_of_replicated(node, values):
+        # The same computes the same, whatever the Op is.
+        is_alike = not draws and not isinstance(node.op, RandomVariable)
+        if is_alike and all(map(is_replicated, values)):
             return [Replicated()] * len(node.outputs)
         found = _unknown(node.outputs[0], str(refused))
     if not isinstance(found, list):
@@ -135,23 +134,13 @@ def _mixes_rows(entry: OpEntry, values: list[Value], found: list[Value]) -> bool
     Ops are those that may take what is unknown. Any other has mixed an array of all
     rows with a rank's own number of them, whatever Op it is of.
     """
-    if entry.takes_unknown or not any(map(_is_of_own_rows, values)):
+    if entry.takes_unknown or not all(map(is_replicated, found)):
         return False
-    return all(isinstance(value, Replicated) and not value.power for value in found)
-
-
-def _is_of_own_rows(value: Value) -> bool:
-    if isinstance(value, Replicated):
-        return value.exact
-    return isinstance(value, (Sharded, Position, Count))
-
-
-def _is_of_replicated(node: Apply, values: list[Value]) -> bool:
-    """Tell whether a node computes the same from the same, whatever its Op is."""
-    return (
-        all(isinstance(value, Replicated) and not value.power for value in values)
-        and not isinstance(node.op, RandomVariable)
-        and not takes_streams(node)
+    return any(
+        value.exact
+        if isinstance(value, Replicated)
+        else isinstance(value, (Sharded, Position, Count))
+        for value in values
     )
 
 

@@ -21,17 +21,13 @@ from pytensor.tensor.type import DenseTensorType
 from .rules.base import PUTTING
 from .rules.index import entries_of_index
 
-_OPS = (pts.IncSubtensor, *PUTTING)
-
 
 @dataclass(frozen=True)
 class Written:
     """What is written where."""
 
-    node: Apply
-    """Of the Op, on the variable itself."""
-    takes: tuple[Variable, ...]
-    """What is written and, of the index, what is computed."""
+    node: Apply  # of the Op, on the variable itself
+    takes: tuple[Variable, ...]  # what is written and, of the index, what is computed
 
     def new_value(self, shared: SharedVariable, taken: Sequence[Variable]) -> Variable:
         """Return the new value of a variable, where `taken` stands for `takes`."""
@@ -67,7 +63,8 @@ class Written:
 def written(shared: SharedVariable, new: Variable) -> Written | None:
     """Return what an update writes, if it leaves the other elements as they are."""
     node = new.owner
-    if node is None or not isinstance(node.op, _OPS) or node.inputs[0] is not shared:
+    ops = (pts.IncSubtensor, *PUTTING)
+    if node is None or not isinstance(node.op, ops) or node.inputs[0] is not shared:
         return None
     takes = [
         _tensor_of(var) for var in node.inputs[1:] if not isinstance(var, Constant)

@@ -19,7 +19,6 @@ from ...draws import (
     OF_ANY_PARAMETERS,
     SKIPPED,
     Passed,
-    is_of_any_parameters,
     is_one_by_one,
     is_one_coin,
 )
@@ -114,7 +113,7 @@ class RowDraws:
 
     def _are_free(self, draw: Any) -> bool:
         """Tell whether as many numbers are taken whatever the parameters are."""
-        return is_of_any_parameters(draw) or self._takes_one(draw)
+        return type(draw) in OF_ANY_PARAMETERS or self._takes_one(draw)
 
     def _passing(
         self, node: Apply, inputs: Sequence[Variable], rows: Sharded
@@ -176,7 +175,7 @@ class RowDraws:
         """Return the parameters of draws that are passed."""
         if self._takes_one(draw):
             return []
-        if is_of_any_parameters(draw):
+        if type(draw) in OF_ANY_PARAMETERS:
             return [
                 self._whole.of(pt.as_tensor_variable(value))
                 for value in OF_ANY_PARAMETERS[type(draw)]
