@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import re
 import warnings
 
@@ -15,8 +14,8 @@ from children import in_a_child
 from on_ranks import levels, three_ranks
 from placement_cases import INPUTS, LABELS, SCALE, W, X, Y, posterior
 from pytensor.printing import debugprint
-from random_graphs import Choice, Graph, is_close
-from random_productions import PRODUCTIONS, STATISTICS
+from random_graphs import is_close
+from random_loops import seeded
 from reference import PY
 
 import synk
@@ -96,12 +95,11 @@ def test_plain_graphs_give_the_serial_numbers_in_jax_mode():
 
 @three_ranks
 @pytest.mark.filterwarnings("ignore::synk.SplitWarning")
-@pytest.mark.parametrize("productions", [PRODUCTIONS, STATISTICS], ids=["all", "met"])
-def test_random_graphs_give_the_serial_numbers(ranks, productions):
+@pytest.mark.parametrize("of", ["rows", "met"])
+def test_random_graphs_give_the_serial_numbers(ranks, of):
     """PyTensor's rewrites make 1 of x / x, be x 0: to agree with them is enough."""
     for seed in range(1000, 1006):
-        graph = Graph(Choice(random.Random(seed).randrange))
-        graph.grow(8, productions)
+        graph = seeded(seed, of=of)
         outputs = [term.var for term in graph.made]
         f = synk.function(graph.inputs, outputs, **OPTIONS)
         for rows in (5, 2):

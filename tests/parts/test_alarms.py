@@ -19,8 +19,9 @@ from pytensor.tensor.elemwise import Elemwise
 from pytensor.tensor.math import Dot
 from pytensor.tensor.subtensor import Subtensor
 from random_graphs import Graph
+from random_loops import seeded
 from reference import PY
-from test_proof import SPLITS, seeded, wrongs
+from test_proof import SPLITS, wrongs
 
 import synk
 from synk.compiler import domain, table
@@ -182,7 +183,7 @@ WRONG = [
 def test_a_wrong_padded_form_would_be_noticed(monkeypatch, owner, attribute, wrong, of):
     monkeypatch.setattr(owner, attribute, wrong)
     for seed in range(300):
-        graph = test_padding.seeded(seed, of)
+        graph = seeded(seed, 8, of)
         made, known = test_padding.padded(graph)
         rooms, values = test_padding.ROOMS, functools.partial(graph.values, seed=1)
         try:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import random
 import re
 import warnings
 
@@ -22,9 +21,8 @@ from proof_corpus import values_of as corpus_rows
 from pytensor.graph.traversal import ancestors
 from pytensor.tensor.type import DenseTensorType
 from random_equations import close
-from random_graphs import Choice, Graph, is_empty
-from random_loops import COUNTED, LOOPS
-from random_productions import PRODUCTIONS
+from random_graphs import Graph, is_empty
+from random_loops import seeded
 from reference import PY
 
 import synk
@@ -179,15 +177,6 @@ def test_sizes_are_those_compiled_before_and_stay_the_same():
 
 # -- random graphs ---------------------------------------------------------------------
 
-PRODUCTIONS_OF = {"rows": PRODUCTIONS, "loops": LOOPS, "counted": COUNTED}
-
-
-def seeded(seed: int, of: str) -> Graph:
-    """Return a random graph that a seed determines."""
-    graph = Graph(Choice(random.Random(seed).randrange))
-    graph.grow(8, PRODUCTIONS_OF[of])
-    return graph
-
 
 def padded(graph: Graph) -> tuple[Padder, list]:
     """Rewrite what can be rewritten; return it with the variables that could be."""
@@ -243,7 +232,7 @@ def magnitude(array: np.ndarray) -> float:
 def test_what_is_padded_of_a_random_graph_is_what_it_was(of, seeds, share):
     made = done = 0
     for seed in range(seeds):
-        graph = seeded(seed, of)
+        graph = seeded(seed, of=of)
         padder, known = padded(graph)
         values = functools.partial(graph.values, seed=1)
         assert not wrongs(padder, graph.inputs, known, ROOMS, values), seed

@@ -27,8 +27,8 @@ from pytensor.graph.traversal import ancestors
 from pytensor.tensor.elemwise import Elemwise
 from pytensor.tensor.math import Min
 from pytensor.tensor.special import log_softmax, softmax
-from random_graphs import Choice, Graph, is_close
-from random_productions import NUMBERED, PRODUCTIONS, STATISTICS
+from random_graphs import is_close
+from random_loops import seeded
 from reference import INTEGERS, PY
 
 import synk
@@ -264,18 +264,14 @@ def test_values_near_the_limits_are_those_of_the_serial_run(casts_in_python):
 # -- random graphs ---------------------------------------------------------------------
 
 
-@functools.cache
-def seeded(seed, names):
-    """Return a random graph that a seed determines, and the variables it has made."""
-    graph = Graph(Choice(random.Random(seed).randrange))
-    graph.grow(8, {"all": PRODUCTIONS, "met": STATISTICS, "numbered": NUMBERED}[names])
-    return graph, [term.var for term in graph.made]
+def made(graph):
+    return [term.var for term in graph.made]
 
 
 def placed(seed, names):
     """Return the function of a random graph on ranks; None where one is refused."""
-    graph, outputs = seeded(seed, names)
-    f = synk.function(graph.inputs, outputs, **OPTIONS)
+    graph = seeded(seed, of=names)
+    f = synk.function(graph.inputs, made(graph), **OPTIONS)
     with contextlib.suppress(synk.SplitError):
         return InProcess(f)
 
@@ -283,10 +279,9 @@ def placed(seed, names):
 @functools.cache
 def serial(seed, names, rows, mode):
     """Return what plain PyTensor makes of a random graph."""
-    graph, outputs = seeded(seed, names)
-    options = OPTIONS | {"mode": mode}
+    graph, options = seeded(seed, of=names), OPTIONS | {"mode": mode}
     with np.errstate(all="ignore"):
-        plain = pytensor.function(graph.inputs, outputs, **options)
+        plain = pytensor.function(graph.inputs, made(graph), **options)
         return plain(*graph.values(rows, 1))
 
 
@@ -297,13 +292,13 @@ def wrongs(seed, names, ranks, counts, all_rows):
     """
     for rows, n in itertools.product(all_rows, counts):
         with np.errstate(all="ignore"):
-            found = ranks(n, *seeded(seed, names)[0].values(rows, 1)).outputs
+            found = ranks(n, *seeded(seed, of=names).values(rows, 1)).outputs
         plain = (serial(seed, names, rows, mode) for mode in (PY, FAST))
         if not any(all(map(is_close, found, right)) for right in plain):
             yield seed, n, rows
 
 
-@pytest.mark.parametrize("names", ["all", "met"])
+@pytest.mark.parametrize("names", ["rows", "met"])
 def test_random_graphs_are_placed_and_give_the_serial_numbers(names):
     unplaced, seeds = 0, 12 * TIMES
     for seed in range(seeds):
@@ -333,11 +328,11 @@ def differences(inputs, graph, own_statistics=False):
         returns="list",
         keeps_statistics=own_statistics,
     )
-    made, known = place(PlacedSpec.as_written(asked))
-    found = examine(inputs, [], made.outputs, made.asserted)
+    spec, known = place(PlacedSpec.as_written(asked))
+    found = examine(inputs, [], spec.outputs, spec.asserted)
     return [
         (var, known.values[var], found[var])
-        for var in ancestors(made.outputs)
+        for var in ancestors(spec.outputs)
         if var in known.values
         and known.values[var] != found[var]
         and not isinstance(found[var], Unknown)
@@ -348,9 +343,9 @@ def graphs():
     """Return inputs and outputs of many functions."""
     kinds = cases.statistics, cases.gradients
     found = [(INPUTS, [var]) for kind in kinds for _, var in kind()]
-    for seed, names in itertools.product(range(6 * TIMES), ("all", "met")):
-        graph, outputs = seeded(seed, names)
-        found.append((graph.inputs, outputs))
+    for seed, names in itertools.product(range(6 * TIMES), ("rows", "met")):
+        graph = seeded(seed, of=names)
+        found.append((graph.inputs, made(graph)))
     return found
 
 

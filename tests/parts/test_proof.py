@@ -10,9 +10,7 @@ as many, others each time, by ``--hypothesis-profile=long``.
 
 from __future__ import annotations
 
-import functools
 import itertools
-import random
 from collections import Counter
 
 import numpy as np
@@ -28,7 +26,7 @@ from pytensor.tensor.subtensor import AdvancedIncSubtensor, AdvancedSubtensor, S
 from pytensor.tensor.type import DenseTensorType
 from random_equations import as_graph, blocks_of, claimed_size, is_true, largest
 from random_graphs import Choice, Graph, is_empty
-from random_loops import COUNTED, LOOPS
+from random_loops import COUNTED, LOOPS, seeded
 from random_productions import PRODUCTIONS
 from reference import PY
 
@@ -124,17 +122,6 @@ def made_by_scan(var) -> str:
     return "something else"
 
 
-PRODUCTIONS_OF = {"rows": PRODUCTIONS, "loops": LOOPS, "counted": COUNTED}
-
-
-@functools.cache
-def seeded(seed: int, steps: int = 7, of: str = "rows") -> Graph:
-    """Return a random graph that a seed determines."""
-    graph = Graph(Choice(random.Random(seed).randrange))
-    graph.grow(steps, PRODUCTIONS_OF[of])
-    return graph
-
-
 def values_of(graph: Graph) -> dict:
     """Return what the proof says; no rule may fail."""
     values = examine(graph.inputs, [], [term.var for term in graph.made])
@@ -193,7 +180,7 @@ def test_what_the_proof_says_of_labels_of_merged_axes_is_true():
 def test_the_proof_understands_most_and_refuses_some():
     kinds: Counter = Counter()
     for seed in range(60 * TIMES):
-        graph = seeded(seed)
+        graph = seeded(seed, 7)
         assert seed % 3 or not wrongs(graph, SPLITS)
         values = values_of(graph)
         for value in (values[term.var] for term in graph.made):

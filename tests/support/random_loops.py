@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import functools
+import random
+
 import pytensor
 import pytensor.tensor as pt
-from random_graphs import Graph, N, Term, is_merged
+from random_graphs import Choice, Graph, N, Term, is_merged
 from random_productions import (
+    NUMBERED,
+    PRODUCTIONS,
+    STATISTICS,
     batched,
     binary,
     gradient,
@@ -166,3 +172,14 @@ COUNTED = [
     *[merged, merged, split_again] * 2,
     *[counted, counted, loss_gradient] * 3,
 ]
+
+KINDS = {"rows": PRODUCTIONS, "loops": LOOPS, "counted": COUNTED}
+KINDS |= {"met": STATISTICS, "numbered": NUMBERED}
+
+
+@functools.cache
+def seeded(seed: int, steps: int = 8, of: str = "rows") -> Graph:
+    """Return a random graph of a kind that a seed determines."""
+    graph = Graph(Choice(random.Random(seed).randrange))
+    graph.grow(steps, KINDS[of])
+    return graph
