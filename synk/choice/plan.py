@@ -116,16 +116,16 @@ def choose(facts: PlanFacts) -> Plan:
 
 def plans_of(facts: PlanFacts) -> list[Plan]:
     """Return all plans that are possible, that of the rules first."""
-    found = [choose(facts)]
+    plan = choose(facts)
+    found = {plan.name: plan}
+    may_be_alone = facts.may_be_alone and facts.ranks > 1
     for engine in facts.engines:
         most = block_of(facts, engine)
         for block in {most} if facts.has_any_bits else {most, 0}:
-            for is_alone in (False, True):
-                if is_alone and (not facts.may_be_alone or facts.ranks == 1):
-                    continue
-                found.append(Plan(engine, is_alone, block))
-    known = {plan.name: plan for plan in reversed(found)}
-    return [known[name] for name in dict.fromkeys(plan.name for plan in found)]
+            for is_alone in (False, True) if may_be_alone else (False,):
+                plan = Plan(engine, is_alone, block)
+                found.setdefault(plan.name, plan)
+    return list(found.values())
 
 
 def _engine(facts: PlanFacts) -> tuple[str | None, str]:

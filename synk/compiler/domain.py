@@ -334,41 +334,36 @@ def negated(value: Value) -> Value:
     return value
 
 
-def selected(values: Sequence[Value]) -> Value:
-    """Return what an array is whose elements are each taken from one of several.
-
-    Which element comes from where must be the same on every rank, or for every row.
-    """
-    return _merge(values, added=False)
-
-
-def total(values: Sequence[Value]) -> Value:
-    """Return what a sum of values is."""
-    return _merge(values, added=True)
-
-
 def _by_kind(
     values: Sequence[Value],
-) -> tuple[Sharded | None, list[Partial], list[Replicated]]:
-    """Return what the rows of values are, which are partial, and which replicated."""
+) -> tuple[Sharded | None, list[Partial], list[Replicated], list[Power]]:
+    """Return the rows of values, what is partial and replicated, and all powers."""
     if any(isinstance(value, (Position, Unknown)) for value in values):
         raise Refused(f"computes with {describe(Position())}")
     values = [unlisted(value) for value in values]
     partials = [value for value in values if isinstance(value, Partial)]
     replicated = [value for value in values if isinstance(value, Replicated)]
-    return align(values), partials, replicated
+    powers = [v.power for v in values if isinstance(v, Sharded | Replicated | Partial)]
+    return align(values), partials, replicated, powers
 
 
-def _merge(values: Sequence[Value], added: bool) -> Value:
-    rows, partials, replicated = _by_kind(values)
+def total(values: Sequence[Value]) -> Value:
+    """Return what a sum of values is."""
+    return selected(values, is_sum=True)
+
+
+def selected(values: Sequence[Value], is_sum: bool = False) -> Value:
+    """Return what an array is whose elements are each taken from one of several.
+
+    Which element comes from where must be the same on every rank, or for every row.
+    """
+    rows, partials, replicated, powers = _by_kind(values)
     if rows:
         if partials:
             raise Refused(f"combines single rows with {describe(partials[0])}")
-        values = [unlisted(value) for value in values]
-        powers = [v.power for v in values if isinstance(v, (Sharded, Replicated))]
         return _with_power(rows, common_power(powers))
     if not partials:
-        return Replicated(common_power([value.power for value in replicated]))
+        return Replicated(common_power(powers))
     if len({value.op for value in partials}) > 1:
         raise Refused(f"combines {describe(partials[0])} with {describe(partials[-1])}")
     op = partials[0].op
@@ -379,17 +374,15 @@ def _merge(values: Sequence[Value], added: bool) -> Value:
         raise Refused(f"combines {describe(partials[0])} with the number of rows")
     if op == "prod" and replicated:
         raise Refused("combines a product over the rows with a constant")
-    if added and (len(partials) > 1 or op == "prod"):
+    if is_sum and (len(partials) > 1 or op == "prod"):
         raise Refused(f"adds something to {describe(partials[0])}")
     return Partial(op)
 
 
 def product(values: Sequence[Value]) -> Value:
     """Return what a product of values is."""
-    rows, partials, replicated = _by_kind(values)
-    values = [unlisted(value) for value in values]
-    scaled = [v for v in values if isinstance(v, (Sharded, Replicated, Partial))]
-    power = times(*(value.power for value in scaled))
+    rows, partials, replicated, powers = _by_kind(values)
+    power = times(*powers)
     if rows and partials:
         raise Refused(f"multiplies single rows with {describe(partials[0])}")
     if rows:
@@ -406,30 +399,26 @@ def product(values: Sequence[Value]) -> Value:
         return Partial("sum", power)
     if partials[0].op == "prod" or not all(map(is_replicated, replicated)):
         raise Refused(f"multiplies {describe(partials[0])}")
-    is_negative = False
-    for same in replicated:
-        number = same.number
-        if not number or not math.isfinite(number):  # infinity times 0 is NaN
-            raise Refused(
-                f"multiplies {describe(partials[0])} by something that may be negative,"
-                " or no number"
-            )
-        is_negative ^= number < 0
+    numbers = [same.number for same in replicated]
+    if not all(number and math.isfinite(number) for number in numbers):
+        raise Refused(  # infinity times 0 is NaN
+            f"multiplies {describe(partials[0])} by something that may be negative,"
+            " or no number"
+        )
+    is_negative = sum(number < 0 for number in numbers if number) % 2
     return negated(partials[0]) if is_negative else partials[0]
 
 
 def inverse(value: Value) -> Value:
     """Return what 1 / value is."""
     value = unlisted(value)
-    if isinstance(value, Partial):
-        if value.op == "prod":
-            return value
-        raise Refused(f"divides by {describe(value)}")
-    if isinstance(value, (Sharded, Replicated)):
-        power = -(value.power or 0)
-        if isinstance(value, Sharded):
-            return _with_power(value, power)
-        return Replicated(power, number=1 / value.number if value.number else None)
+    if isinstance(value, Partial) and value.op == "prod":
+        return value
+    if isinstance(value, Sharded):
+        return _with_power(value, -(value.power or 0))
+    if isinstance(value, Replicated):
+        number = 1 / value.number if value.number else None
+        return Replicated(-(value.power or 0), number=number)
     raise Refused(f"divides by {describe(value)}")
 
 
@@ -437,9 +426,8 @@ def independent(values: Sequence[Value]) -> Value:
     """Return what any function of the values is, elementwise along the rows."""
     values = [unlisted(value) for value in values]
     for value in values:
-        if isinstance(value, (Partial, Position, Unknown)):
+        if not isinstance(value, (Sharded, Replicated)):
             raise Refused(f"is no linear function of {describe(value)}")
-        assert isinstance(value, (Sharded, Replicated))
         if value.power:
             raise Refused(f"is no linear function of what is {describe(value)}")
     rows = align(values)

@@ -10,9 +10,8 @@ from __future__ import annotations
 
 import contextlib
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
 
 from pytensor.graph.basic import Apply, Variable
 from pytensor.tensor.type import DenseTensorType
@@ -32,7 +31,6 @@ from .domain import (
     describe,
     unlisted,
 )
-from .lengths import remembered
 from .rules import (  # noqa: F401  which have rules put in the table
     arrangement,
     elementwise,
@@ -43,7 +41,6 @@ from .rules import (  # noqa: F401  which have rules put in the table
     shapes,
 )
 from .rules.base import literal, name, op_name
-from .walk import infer
 
 
 @dataclass(frozen=True)
@@ -67,17 +64,6 @@ class Finding:
         if self.what.startswith("output"):
             return f"{self.what[:-1]}, made in {self.made})"
         return f"{self.what} (made in {self.made})"
-
-
-def examine(
-    inputs: Sequence[Variable],
-    stand_ins: Sequence[Variable],
-    graph: Iterable[Variable],
-    asserted: Mapping[Variable, Value] = MappingProxyType({}),
-) -> dict[Variable, Value]:
-    """Return what each variable of a function's graph is."""
-    with remembered(inputs):
-        return infer(list(graph), rows_of(inputs, stand_ins), asserted)
 
 
 def rows_of(

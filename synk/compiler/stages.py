@@ -152,9 +152,7 @@ class _Cutter:
         in_slices: bool,
         in_place: bool,
     ) -> None:
-        self.spec = spec
-        self.outputs = outputs
-        self.in_slices = in_slices
+        self.spec, self.outputs, self.in_slices = spec, outputs, in_slices
         self.news = [new for _, new in spec.updates]
         self.commons = {stream.common for stream in spec.streams}
         self.level: dict[Variable, int] = {}
@@ -317,7 +315,14 @@ class _Cutter:
             owner = stage.rows if on_rows else stage.common
             owner.updates.append((shared, new))
             (stage.drawn or stage.merged).updates.append((shared, new))
-        self._drop_mere_updates(stages, stored)
+        # What is wanted to lead a stream on only is not wanted otherwise.
+        kept = {*self.outputs, *(self.news[i] for i in stored), *self.forwarded}
+        kept.update(var for made in self.written.values() for var in made.takes)
+        kept.update(map(contributed, self.reduced))
+        for stage in stages:
+            for part in (stage.common, stage.rows, stage.drawn, stage.merged):
+                mere = {new for _, new in part.updates} - kept
+                part.wants = [var for var in part.wants if var not in mere]
         return stored
 
     def _written(self, nodes: Sequence[Apply]) -> dict[int, Written]:
@@ -335,16 +340,6 @@ class _Cutter:
             if made is not None and not (self.in_slices and new in self.on_rows):
                 found[i] = made
         return found
-
-    def _drop_mere_updates(self, stages: list[Stage], stored: list[int]) -> None:
-        """Take from the wants what is wanted to lead a stream on only."""
-        kept = {*self.outputs, *(self.news[i] for i in stored), *self.forwarded}
-        kept.update(var for made in self.written.values() for var in made.takes)
-        kept.update(map(contributed, self.reduced))
-        for stage in stages:
-            for part in (stage.common, stage.rows, stage.drawn, stage.merged):
-                mere = {new for _, new in part.updates} - kept
-                part.wants = [var for var in part.wants if var not in mere]
 
 
 def _walk(

@@ -18,6 +18,7 @@ import test_placement
 from pytensor.tensor.elemwise import Elemwise
 from pytensor.tensor.math import Dot
 from pytensor.tensor.subtensor import Subtensor
+from random_equations import examine
 from random_graphs import Graph
 from random_loops import seeded
 from reference import PY
@@ -37,7 +38,7 @@ from synk.compiler.lengths import Length, remembered, size
 from synk.compiler.padded import CannotPad, Padder
 from synk.compiler.placement.nodes import Nodes
 from synk.compiler.placement.whole import Whole
-from synk.compiler.proof import examine, ops_of
+from synk.compiler.proof import ops_of
 from synk.compiler.rules import (
     arrangement,
     elementwise,
@@ -112,7 +113,7 @@ RULES = [
 
 def said(graph: Graph) -> dict:
     """Return what the proof says of a graph, and by which ops."""
-    values = examine(graph.inputs, [], [term.var for term in graph.made])
+    values = examine(graph.inputs, [term.var for term in graph.made])
     return {var: (str(value), ops_of(value)) for var, value in values.items()}
 
 
@@ -293,7 +294,7 @@ def test_lengths_of_which_the_rule_fails_are_not_known(monkeypatch):
     with remembered():
         assert size(graph, 0) != right
         assert size(graph, 0) == Length(1, size(graph, 0).symbols)
-    found = examine([X], [], [graph])[graph]
+    found = examine([X], [graph])[graph]
     assert not (isinstance(found, Unknown) and "examined" in found.why)
 
 

@@ -24,7 +24,14 @@ from pytensor.graph.traversal import ancestors
 from pytensor.scan.op import Scan
 from pytensor.tensor.subtensor import AdvancedIncSubtensor, AdvancedSubtensor, Subtensor
 from pytensor.tensor.type import DenseTensorType
-from random_equations import as_graph, blocks_of, claimed_size, is_true, largest
+from random_equations import (
+    as_graph,
+    blocks_of,
+    claimed_size,
+    examine,
+    is_true,
+    largest,
+)
 from random_graphs import Choice, Graph, is_empty
 from random_loops import COUNTED, LOOPS, seeded
 from random_productions import PRODUCTIONS
@@ -33,7 +40,7 @@ from reference import PY
 import synk
 from synk.compiler.domain import Listed, Unknown
 from synk.compiler.lengths import ONE
-from synk.compiler.proof import examine, ops_of
+from synk.compiler.proof import ops_of
 from synk.compiler.sizes import sizes_from_inputs
 
 LONG = settings.get_current_profile_name() == "long"
@@ -54,7 +61,7 @@ def python_linker():
 def wrongs(graph: Graph, splits) -> list[str]:
     """Return what the proof says of a graph that is not so."""
     made = {term.var for term in graph.made}
-    values = examine(graph.inputs, [], made)
+    values = examine(graph.inputs, made)
     known = [
         var
         for var in ancestors(made)
@@ -124,7 +131,7 @@ def made_by_scan(var) -> str:
 
 def values_of(graph: Graph) -> dict:
     """Return what the proof says; no rule may fail."""
-    values = examine(graph.inputs, [], [term.var for term in graph.made])
+    values = examine(graph.inputs, [term.var for term in graph.made])
     for value in values.values():
         assert not isinstance(value, Unknown) or "examined" not in value.why
     return values
@@ -205,7 +212,7 @@ def test_lengths_and_sizes_are_followed_through_deep_graphs():
     for _ in range(20):
         h = (h.reshape((-1, h.shape[2])) @ w).reshape(h.shape)
     rows = h.transpose(1, 0, 2)
-    values = examine([x3], [], [h, rows])
+    values = examine([x3], [h, rows])
     assert ops_of(values[h]) == []
     assert ops_of(values[rows]) == ["gather"]
 

@@ -7,10 +7,18 @@ import pytensor.tensor as pt
 from in_process import output_of
 
 from synk.compiler.domain import Count, Layout, Position, Replicated, Sharded, Trail
-from synk.compiler.lengths import ONE, Length
+from synk.compiler.lengths import ONE, Length, remembered
+from synk.compiler.proof import rows_of
+from synk.compiler.walk import infer
 from synk.errors import ShapeMismatch
 
 UFUNCS = {"sum": np.add, "prod": np.multiply, "max": np.maximum, "min": np.minimum}
+
+
+def examine(inputs, graph, asserted=None) -> dict:
+    """Return what each variable of a graph is, of inputs that are cut into rows."""
+    with remembered(inputs):
+        return infer(list(graph), rows_of(inputs, []), asserted or {})
 
 
 def blocks_of(value) -> Length:
