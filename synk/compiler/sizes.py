@@ -40,8 +40,35 @@ def sizes_from_inputs(variables: Iterable[Variable]) -> dict[Variable, Variable]
     if not found:
         return {}
     measured = [shape.owner.inputs[0] for shapes in found.values() for shape in shapes]
-    resolver = _Resolver(_lengths(measured))
-    sizes = {var: resolver.resolved(var, shapes) for var, shapes in found.items()}
+    lengths_of = _lengths(measured)
+    known: dict[Variable, Variable | None] = {}
+
+    def resolved(size: Variable, shapes: list[Variable]) -> Variable | None:
+        """Return a size with other shapes in it replaced by what they are."""
+        replaced: dict[Variable, Any] = {
+            shape: of_inputs(shape)
+            for shape in shapes
+            if shape.owner.inputs[0].owner is not None
+        }
+        if any(known is None for known in replaced.values()):
+            return None
+        return clone_replace(size, replaced) if replaced else size
+
+    def of_inputs(shape: Any) -> Variable | None:
+        if shape not in known:
+            known[shape] = None  # meanwhile: what leads back to itself is unknown
+            op, lengths = shape.owner.op, lengths_of(shape.owner.inputs[0])
+            inferred = shape
+            if lengths and isinstance(op, Shape_i):
+                inferred = lengths[op.i]
+            elif lengths:
+                inferred = pt.stack(lengths)
+            # A reshape's shape is what it was told, in which there may be other shapes.
+            behind = _shapes_behind(inferred)
+            known[shape] = None if behind is None else resolved(inferred, behind)
+        return known[shape]
+
+    sizes = {var: resolved(var, shapes) for var, shapes in found.items()}
     return {var: size for var, size in sizes.items() if size is not None}
 
 
@@ -58,42 +85,6 @@ def _lengths(measured: list[Variable]) -> Callable[[Variable], Sequence | None]:
                 feature.init_r(var)
         feature.on_import(None, node, reason="sizes")
     return lengths.get
-
-
-class _Resolver:
-    """Says what shapes are, down to those of inputs; None where that is not known."""
-
-    def __init__(self, lengths: Callable[[Variable], Sequence | None]) -> None:
-        self._lengths = lengths
-        self._known: dict[Variable, Variable | None] = {}
-
-    def resolved(
-        self, size: Variable, shapes: list[Variable] | None
-    ) -> Variable | None:
-        """Return a size with other shapes in it replaced by what they are."""
-        if shapes is None:
-            return None
-        replaced: dict[Variable, Variable] = {}
-        for shape in shapes:
-            if shape.owner.inputs[0].owner is not None:
-                known = self._shape(shape)
-                if known is None:
-                    return None
-                replaced[shape] = known
-        return clone_replace(size, replaced) if replaced else size
-
-    def _shape(self, shape: Any) -> Variable | None:
-        if shape not in self._known:
-            self._known[shape] = None  # meanwhile: what leads back to itself is unknown
-            op, lengths = shape.owner.op, self._lengths(shape.owner.inputs[0])
-            inferred = shape
-            if lengths:
-                inferred = (
-                    lengths[op.i] if isinstance(op, Shape_i) else pt.stack(lengths)
-                )
-            # A reshape's shape is what it was told, in which there may be other shapes.
-            self._known[shape] = self.resolved(inferred, _shapes_behind(inferred))
-        return self._known[shape]
 
 
 def is_of_shapes(var: Variable) -> bool:
