@@ -30,7 +30,7 @@ _WIDER = {"float16": "float32", "float32": "float64", "complex64": "complex128"}
 _UFUNCS = {"prod": np.multiply, "min": np.minimum, "max": np.maximum}
 
 _BLOCK = 16 * 1024  # elements combined at once: the accumulator stays in the cache
-AT_ONCE = 1 << 20  # elements of all values up to which these are rows of one array
+_AT_ONCE = 1 << 20  # elements of all values up to which these are rows of one array
 
 
 def check_op(op: str | None, allowed: Sequence[str | None], what: str) -> None:
@@ -165,7 +165,7 @@ def _combine(op: ReduceOp, dtype: np.dtype, terms: list, to: np.dtype) -> np.nda
     if op in ("sum", "avg") and dtype.char in "fd":
         shapes = {value.shape for value, _ in terms}
         size = terms[0][0].size if len(shapes) == 1 else 0
-        if 1 < size <= AT_ONCE / len(terms):
+        if 1 < size <= _AT_ONCE / len(terms):
             return finish(_added_as_rows(op, dtype, terms), to)
     accumulator = Accumulator(op, dtype)
     for value, share in terms:

@@ -208,9 +208,3 @@ def check_random_numbers():
         for got, right in zip(padded(values), plain(values), strict=True):
             np.testing.assert_allclose(got, right, rtol=1e-12)
     assert shapes_compiled(padded) == 1
-
-
-def test_pad_is_true_or_false():
-    x = pt.vector("x")
-    with pytest.raises(TypeError, match="pad must be True or False, got 64"):
-        synk.function([x], x.sum(), pad=64)

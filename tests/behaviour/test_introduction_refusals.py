@@ -88,6 +88,10 @@ def bad_arguments():
     yield "missing", ([y], x.sum() + y.sum()), {}, MissingInputError, "x"
     yield "missing c", ([x], x.sum()), {"updates": {w: w * c}}, MissingInputError, "c"
     yield "mode", ([x], x.sum()), {"mode": "FASTER"}, Exception, "FASTER"
+    yield "pad", ([x], x.sum()), {"pad": 64}, TypeError, "True or False, got 64"
+    for word in ("streams", "statistics", "bits"):
+        said = f"{word} must be one of"
+        yield word, ([x], x.sum()), {word: "common"}, ValueError, said
 
 
 def test_a_bad_argument_is_refused_where_the_function_is_made():

@@ -270,8 +270,3 @@ def test_plain_pytensor_sees_nothing_of_it():
     assert "Local" not in str(compiled[0].maker.fgraph.toposort())
     got, right = (function(unlike(5)) for function in compiled)
     assert_close(got, right, 1e-10, 1e-10)
-
-
-def test_there_are_two_kinds_of_statistics():
-    with pytest.raises(ValueError, match=r"'exact', 'local'.*got 'mine'"):
-        synk.function([X], X.sum(), statistics="mine")

@@ -303,11 +303,6 @@ def test_explain_says_which_draws_a_rank_makes(two_ranks):
     assert told == {("normal", every), ("uniform", rows)}
 
 
-def test_streams_are_serial_or_own():
-    with pytest.raises(ValueError, match="streams must be one of"):
-        synk.function([X], X.sum(), streams="common").output_modes  # noqa: B018
-
-
 # -- streams of each rank's own --------------------------------------------------------
 
 KINDS = ["RandomStream", "default_update", "updates", "shared_rng"]

@@ -18,7 +18,6 @@ from reference import (
 
 from synk.memory.partition import cuts
 from synk.reduce_ops import (
-    AT_ONCE,
     Accumulator,
     check_dtype,
     combine,
@@ -141,11 +140,6 @@ def test_the_bits_are_those_of_the_order_of_ranks(dtype, op):
         right = one_after_the_other(op, values, weights)
         assert_same(found, right, 0)
         assert found.tobytes() == right.tobytes(), n
-
-
-def test_many_large_values_take_no_array_of_all():
-    values = [np.full(AT_ONCE // 4, i, np.float32) for i in range(5)]
-    np.testing.assert_array_equal(combine("sum", values, [1] * 5), np.full(1 << 18, 10))
 
 
 # -- in a tree over blocks of rows
