@@ -13,11 +13,10 @@ import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from pytensor.graph.basic import Apply, Variable
+from pytensor.graph.basic import Variable
 from pytensor.tensor.type import DenseTensorType
 
 from ..errors import SplitError, SplitWarning
-from ..ops import AllGather, AllReduce
 from ..reduce_ops import OutputOp, check_dtype
 from ..user_frames import callers_level, made_in
 from .domain import (
@@ -40,7 +39,7 @@ from .rules import (  # noqa: F401  which have rules put in the table
     rowscans,
     shapes,
 )
-from .rules.base import literal, name, op_name
+from .rules.base import name, op_name
 
 
 @dataclass(frozen=True)
@@ -186,21 +185,3 @@ def _why(finding: Finding) -> str:
     if finding.reason_made not in (None, finding.made):
         why += f" ({finding.reason_made})"
     return why
-
-
-def reductions(
-    nodes: Iterable[Apply], values: dict[Variable, Value]
-) -> list[tuple[bool, Finding]]:
-    """Return whether collectives are of :func:`synk.grad`, and if their ops agree."""
-    found = []
-    for node in nodes:
-        if isinstance(node.op, (AllReduce, AllGather)):
-            (var,) = node.inputs
-            wrt, op = node.op.gradient, node.op.op
-            collective = "all_gather" if op == "gather" else "all_reduce"
-            what = f"the gradient of {wrt}" if wrt else f"{collective} of {name(var)}"
-            made = made_in(node.outputs[0])
-            value = values[var] if var in values else literal(var)
-            finding = prove(what, var, value, op, True, made)
-            found.append((wrt is not None, finding))
-    return found

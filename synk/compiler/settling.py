@@ -7,6 +7,7 @@ every output how the ranks' values combine. What the user has named is left alon
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -17,8 +18,9 @@ from pytensor.tensor.type import DenseTensorType
 
 from ..errors import SplitError
 from ..garbage import without_collection
-from ..ops import AllReduce, is_collective
+from ..ops import AllGather, AllReduce, is_collective
 from ..reduce_ops import REDUCE_OPS, OutputOp, ReduceOp, check_dtype
+from ..user_frames import made_in
 from .as_written import AsWritten, has_words
 from .domain import Partial, Replicated, is_replicated
 from .gathering import repeated, rows_exchanged
@@ -30,7 +32,6 @@ from .proof import (
     are_rows,
     ops_of,
     prove,
-    reductions,
     refusal,
     rows_of,
     say,
@@ -176,14 +177,27 @@ def _combined(spec: PlacedSpec, known: Known) -> FunctionSpec:
         sums=sums,
         refused=refused,
     )
-    # Reductions of the script's own that are not those of the serial run
-    wrong = [
-        found
-        for of_gradient, found in reductions(known.nodes, known.values)
-        if not found.agrees and (of_gradient or spec.is_strict)
-    ]
-    warn_or_raise(wrong, spec.is_strict, _REDUCE_IT)
+    warn_or_raise(_wrong_reductions(spec, known), spec.is_strict, _REDUCE_IT)
     return made
+
+
+def _wrong_reductions(spec: PlacedSpec, known: Known) -> Iterator[Finding]:
+    """Yield reductions of the script's own that are not those of the serial run.
+
+    Only with `is_strict` all; those of :func:`synk.grad` in any case.
+    """
+    for node in known.nodes:
+        if not isinstance(node.op, (AllReduce, AllGather)):
+            continue
+        (var,), wrt, op = node.inputs, node.op.gradient, node.op.op
+        if wrt is None and not spec.is_strict:
+            continue
+        collective = "all_gather" if op == "gather" else "all_reduce"
+        what = f"the gradient of {wrt}" if wrt else f"{collective} of {name(var)}"
+        value = known.values.get(var) or literal(var)
+        finding = prove(what, var, value, op, True, made_in(node.outputs[0]))
+        if not finding.agrees:
+            yield finding
 
 
 def _findings(spec: PlacedSpec, known: Known) -> list[Finding]:
