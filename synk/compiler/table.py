@@ -12,7 +12,7 @@ their own.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal, TypeVar
 
@@ -55,7 +55,7 @@ class OpEntry:
     cost: Literal["view", "move"] | None = None
 
 
-_table: dict[type[Op], OpEntry] = {}
+_table: dict[type[Op], dict[str, Any]] = {}
 # By class of an Op that was met: its entry, with what it has from other classes.
 _inherited: dict[type[Op], OpEntry] = {}
 
@@ -69,23 +69,16 @@ def entry_of(op: Op) -> OpEntry:
 
 
 def _with_bases(cls: type) -> OpEntry:
-    found = OpEntry()
-    for base in cls.__mro__:
-        entry = _table.get(base)
-        if entry is not None:
-            given = {
-                field.name: getattr(entry, field.name)
-                for field in fields(OpEntry)
-                if getattr(found, field.name) is None
-            }
-            found = replace(found, **given)
-    return found
+    words: dict[str, Any] = {}
+    for base in reversed(cls.__mro__):
+        words |= _table.get(base, {})
+    return OpEntry(**words)
 
 
 def known(*classes: Any, **words: Any) -> None:
     """Take what is known of classes of Ops, and of those derived from them."""
     for cls in classes:
-        _table[cls] = replace(_table.get(cls, OpEntry()), **words)
+        _table[cls] = _table.get(cls, {}) | words
     _inherited.clear()
 
 
@@ -113,13 +106,9 @@ def _as(word: str, *classes: Any, **words: Any) -> Callable[[Rule], Rule]:
     return register
 
 
-VIEW: dict[str, Any] = {
-    "makes_sizes": True,
-    "same_in_jax": True,
-    "by_elements": True,
-    "cost": "view",
-}
-"""What is known of Ops that compute nothing, or what rewrites take away, mostly."""
+# Of Ops that compute nothing, or what rewrites take away, mostly
+VIEW: dict[str, Any] = {"makes_sizes": True, "same_in_jax": True}
+VIEW |= {"by_elements": True, "cost": "view"}
 
 padded, length = partial(_as, "padded"), partial(_as, "length")
 
@@ -149,9 +138,9 @@ def ask(rule: Callable, *args: Any) -> Any:
         raise Refused(f"could not be examined: {error!r}") from error
 
 
-def told(rule: Callable | None, *args: Any) -> Any:
-    """Return what a rule says; None if there is none, or it cannot say anything."""
+def told(rule: Callable, *args: Any) -> Any:
+    """Return what a rule says; None if it cannot say anything."""
     try:
-        return None if rule is None else ask(rule, *args)
+        return ask(rule, *args)
     except Refused:
         return None
