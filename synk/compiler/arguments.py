@@ -126,12 +126,6 @@ def _cut(asked: Asked) -> Asked | None:
 
 def asked_of(given: FunctionArguments, parts: Sequence[SharedVariable] = ()) -> Asked:
     """Return a function with its givens substituted, before anything is settled."""
-    asked = _asked(given, parts)
-    _check_roots(asked, given.options.get("on_unused_input"))
-    return asked
-
-
-def _asked(given: FunctionArguments, parts: Sequence[SharedVariable]) -> Asked:
     options = given.options
     inputs = _check_inputs(given.inputs, "inputs")
     bcast_inputs: list[Variable] = []
@@ -163,7 +157,7 @@ def _asked(given: FunctionArguments, parts: Sequence[SharedVariable]) -> Asked:
     replaced = dict[Variable, Variable](zip(sliceable, stand_ins, strict=True))
     outputs, updates = _substitute(outputs, updates, replaced)
     ours = ("no_default_updates", "on_unused_input")
-    return Asked(
+    asked = Asked(
         arguments=[computed.get(var, var) for var in arguments],
         cut=None,
         inputs=[computed.get(var, var) for var in inputs],
@@ -189,6 +183,8 @@ def _asked(given: FunctionArguments, parts: Sequence[SharedVariable]) -> Asked:
         has_own_streams=given.streams == "own",
         are_compiled=isinstance(get_mode(given.mode).linker, JITLinker),
     )
+    _check_roots(asked, options.get("on_unused_input"))
+    return asked
 
 
 def _check_inputs(variables: Sequence[Variable], what: str) -> list[Variable]:
