@@ -67,12 +67,19 @@ class AsWritten:
         return [self._new.get(var, var) for var in graph]
 
     def _visit(self, node: Apply) -> None:
-        _refuse_within(node)
         inputs = [self._new.get(var, var) for var in node.inputs]
         if isinstance(node.op, AllRows):
-            made = [self._all_rows(inputs[0])]
+            self._check_rows(inputs[0])
+            made = AllGather().make_node(*inputs).outputs
         elif isinstance(node.op, OwnRows):
             made = [self._own_rows(*inputs)]
+        elif has_words([node]):  # in a graph within it, which a rank runs in one piece
+            raise SplitError(
+                f"all_gather inside of {op_name(node.op)}{where_made(node.outputs[0])},"
+                " in a graph that is left as it is written: the ranks would have to"
+                " wait for one another within a compiled graph; gather before or after"
+                " it"
+            )
         elif any(a is not b for a, b in zip(inputs, node.inputs, strict=True)):
             made = with_inputs(node, inputs).outputs
         else:
@@ -82,13 +89,9 @@ class AsWritten:
             var.name = var.name or old.name
             self._new[old] = var
 
-    def _all_rows(self, var: Variable) -> Variable:
-        self._check_rows(var)
-        return AllGather().make_node(var).outputs[0]
-
     def _own_rows(self, cotangent: Any, like: Variable) -> Variable:
         self._check_rows(like)
-        value = self._value(cotangent)
+        value = infer([cotangent], self._rows, self.asserted)[cotangent]
         power: Power = 0
         if isinstance(value, Partial) and value.op == "sum":
             power = value.power
@@ -113,7 +116,7 @@ class AsWritten:
         length: Any = size(var, 0)
         if any(length == size(row, 0) for row in counted):
             return
-        value = self._value(var)
+        value = infer([var], self._rows, self.asserted)[var]
         if isinstance(value, Sharded) and value.axis == 0 and value.length == "n":
             return
         why = f": {value}" if isinstance(value, Unknown) else ""
@@ -125,19 +128,6 @@ class AsWritten:
             " from it."
             " Or have the reductions placed, which makes it the serial run's value:"
             " without local=True, a named op or an all_reduce on top of it."
-        )
-
-    def _value(self, var: Variable) -> Value:
-        return infer([var], self._rows, self.asserted)[var]
-
-
-def _refuse_within(node: Apply) -> None:
-    """Refuse the words in a graph within an Op, which a rank runs in one piece."""
-    if not isinstance(node.op, (AllRows, OwnRows)) and has_words([node]):
-        raise SplitError(
-            f"all_gather inside of {op_name(node.op)}{where_made(node.outputs[0])},"
-            " in a graph that is left as it is written: the ranks would have to wait"
-            " for one another within a compiled graph; gather before or after it"
         )
 
 
