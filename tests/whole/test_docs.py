@@ -248,6 +248,15 @@ def test_speed_ups_are_those_that_the_pages_state(pictures):
             assert f"{ratio:.2f}x" in text or f"({ratio:.2f})" in text
 
 
+def test_the_readmes_picture_has_the_figures_of_the_page(pictures):
+    of_front = module("of_front")
+    readme, drawn = (ROOT / "README.rst").read_text(), (DOCS / "front.svg").read_text()
+    assert "<svg" in drawn
+    for gain in of_front.gather():
+        assert of_front.shown(gain.synk) in readme
+        assert of_front.shown(gain.other).split()[0] in readme
+
+
 @pytest.mark.parametrize(
     ("name", "theme"), [("of_call", "light"), ("of_stages", "dark")]
 )
