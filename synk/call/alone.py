@@ -12,9 +12,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from time import perf_counter
 
 from ..comm.flat import ONE_RANK
 from ..compiler.spec import FunctionSpec
+from ..programs import running
 from ..programs.one_call import Task
 from ..programs.programs import CallKind, Subset
 from ..programs.transaction import Transaction
@@ -22,27 +24,19 @@ from ..ranks.session import SESSION
 from ..reduce_tree import block_cut, settled
 from ..times.timing import Times
 from .arguments import CallRows, CallValues
-from .call_worker import Share
+from .call_worker import timed
 from .placement_check import PlacementCheck
 from .plans import Planned, Plans
 
 
 class Alone:
-    """How rank 0 makes the calls of one function alone, which gives the same.
-
-    Attributes
-    ----------
-    was_last : bool
-        Whether the last call was made so.
-    times : Times
-        Of these calls.
-    """
+    """How rank 0 makes the calls of one function alone, which gives the same."""
 
     def __init__(
         self, spec: FunctionSpec, placement: PlacementCheck, plans: Plans
     ) -> None:
         self._spec, self._placement, self._plans = spec, placement, plans
-        self.was_last = False
+        self.was_last = False  # whether the last call was made so
         self.times = Times()
         self._last: tuple[int, CallKind, Subset] = -1, "step", ()
 
@@ -99,9 +93,8 @@ class Alone:
         task.block, task.transaction, task.times = block, transaction, self.times
         task.tree = block_cut((0, rows.total), block)
         transaction.begin_call()
-        results = Share(context, task).compute()
-        assert results is not None  # rank 0 is not idle
-        results = settled(results)
+        run = partial(running.run, task)
+        results = settled(timed(context, task, perf_counter(), run))
         if then is not None:
             then(replicas.number, results)
         return results

@@ -1,8 +1,8 @@
 """The arguments of a call: checked in the master, cut into parts, told to the ranks.
 
 All inputs have one selection of rows and one cut of it. The master selects and cuts
-(`gather_rows`) and describes the rows to the other ranks (`stage`); a rank takes its
-own part (`take_share`).
+(`gather`) and describes the rows to the other ranks (`stage`); a rank takes its own
+part (`take_share`).
 """
 
 from __future__ import annotations
@@ -25,32 +25,29 @@ from ..ranks.context import RankContext
 from ..variables.array_like import convert
 from ..variables.data import Data, data
 
+_OPTIONS = ("batch", "batch_s", "num_slices", "output_subset", "check", "progress")
+"""What a call takes by these names is no input."""
+
+_EXACT = {int: np.dtype("int64"), float: np.dtype("float64")}
+"""The dtypes that Python's numbers have without a loss."""
+
 
 def bind(what: object, inputs: Sequence[Variable], args: tuple, kwargs: dict) -> list:
-    """Put a call's arguments into the order of the inputs.
-
-    Raises
-    ------
-    TypeError
-        If there are too many, too few, two for one input, or some for none.
-    """
+    """Put a call's arguments into the order of the inputs; TypeError if they misfit."""
     if not kwargs and len(args) == len(inputs):
         return list(args)
     if len(args) > len(inputs):
         raise TypeError(f"{what!r} takes {len(inputs)} arguments, got {len(args)}")
     names = [var.name for var in inputs]
-    values: list[Any] = [*args, *[_MISSING] * (len(inputs) - len(args))]
+    values: dict[int, Any] = dict(enumerate(args))
     for name, value in kwargs.items():
         if names.count(name) != 1:
             many = "several inputs" if name in names else "no input"
             raise TypeError(f"{what!r} has {many} named {name!r}")
-        place = names.index(name)
-        if values[place] is not _MISSING:
+        if names.index(name) in values:
             raise TypeError(f"{what!r} got two values for input {name!r}")
-        values[place] = value
-    missing = [
-        str(var) for var, value in zip(inputs, values, strict=True) if value is _MISSING
-    ]
+        values[names.index(name)] = value
+    missing = [str(var) for i, var in enumerate(inputs) if i not in values]
     if missing:
         hint = "".join(
             f"; as {name}= is an option of calls, pass it by position"
@@ -58,45 +55,26 @@ def bind(what: object, inputs: Sequence[Variable], args: tuple, kwargs: dict) ->
             if name in _OPTIONS
         )
         raise TypeError(f"{what!r} misses a value for {', '.join(missing)}{hint}")
-    return values
-
-
-_MISSING = object()
-_OPTIONS = ("batch", "batch_s", "num_slices", "output_subset", "check", "progress")
-"""What a call takes by these names is no input."""
+    return [values[i] for i in range(len(inputs))]
 
 
 def build(
-    inputs: Sequence[Variable],
-    values: Sequence[Any],
-    minibatch: Any,
-    force_cast: Any,
-    oversize: Any,
+    inputs: Sequence[Variable], values: Sequence[Any], **options: Any
 ) -> Data | tuple[Data, ...]:
-    """Make data of values for inputs; see `Function.build_inputs`."""
+    """Make data of values for inputs; see `Function.build_inputs` for the options."""
     n = len(inputs)
-    each = zip(
-        values,
-        inputs,
-        _one_for_each("minibatch", minibatch, n),
-        _one_for_each("force_cast", force_cast, n),
-        _one_for_each("oversize", oversize, n),
-        strict=True,
-    )
+    for name, option in options.items():
+        if not isinstance(option, (list, tuple)):
+            options[name] = [option] * n
+        elif len(option) != n:
+            raise ValueError(
+                f"{name} has {len(option)} entries for {n} inputs: {option}"
+            )
     built = tuple(
-        data(value, var, minibatch=alone, force_cast=forced, oversize=factor)
-        for value, var, alone, forced, factor in each
+        data(value, var, **{name: of_each[i] for name, of_each in options.items()})
+        for i, (value, var) in enumerate(zip(values, inputs, strict=True))
     )
     return built[0] if len(built) == 1 else built
-
-
-def _one_for_each(name: str, option: Any, n: int) -> list:
-    """Return an option, given as one value or as a list, as a list of `n`."""
-    if not isinstance(option, (list, tuple)):
-        return [option] * n
-    if len(option) != n:
-        raise ValueError(f"{name} has {len(option)} entries for {n} inputs: {option}")
-    return list(option)
 
 
 def check_arguments(
@@ -140,10 +118,6 @@ def _check_value(var: Variable, value: Any, downcast: bool | None) -> np.ndarray
     return convert(f"input {var}", var.type, value, downcast, name)
 
 
-_EXACT = {int: np.dtype("int64"), float: np.dtype("float64")}
-"""The dtypes that Python's numbers have without a loss."""
-
-
 def _check_static_shape(var: Variable, array: np.ndarray) -> None:
     for axis, (fixed, length) in enumerate(
         zip(var.type.shape, array.shape, strict=True)
@@ -175,7 +149,7 @@ def check_num_slices(num_slices: int, spec: FunctionSpec) -> int:
 def check_shared_rows(
     batch_s: Any, variables: Sequence[SharedVariable], size: int
 ) -> list[Any] | None:
-    """Bring `batch_s` into the form of one entry for each rank.
+    """Return `batch_s` as a list of one entry for each rank.
 
     Rank 0's entry is checked against the master's variables; only the other ranks know
     the lengths of theirs.
@@ -203,29 +177,31 @@ def check_shared_rows(
 class InputSource(NamedTuple):
     """Where the rows of one input lie.
 
-    ``array`` is a window for the other ranks; the master gives itself the array.
-    Row i of the batch is row ``i - offset`` of it if it holds batch rows alone, in
-    their order, and row ``selection[i]`` if not. ``state`` tells the values from all
-    others, where ranks are to keep what follows from them; see `Plans.with_kept`.
+    Row i of the batch is row ``i - offset`` of the array if that holds batch rows
+    alone, in their order, and row ``selection[i]`` if not. On the way to ranks it is a
+    plain tuple, with a window for the array.
     """
 
-    array: Any
+    array: Any  # None in the master, where the arrays are in `CallValues`
     offset: int
     is_batch: bool
     state: Any = None
+    """Tells the values from all others, if ranks are to keep what follows from them:
+    see `Plans.with_kept`."""
 
 
 class CallRows(NamedTuple):
     """The rows of a call: one selection and one cut into parts, for all inputs.
 
-    To the ranks it travels as a plain tuple: the selection as (start, stop) or the
-    window of an index array, and every source as a plain tuple, too. Ranks of other
-    nodes may get (window, first), of an array of the row numbers from ``first`` on.
+    On the way to ranks it is a plain tuple: the selection is (start, stop) or the
+    window of an index array; for ranks of other nodes maybe (window, first), of an
+    array of the row numbers from ``first`` on.
     """
 
     selection: Any
     bounds: list[int]
     sources: list
+    batch_s: list | None = None
 
     @property
     def total(self) -> int:
@@ -240,14 +216,13 @@ class CallRows(NamedTuple):
 
 
 class CallValues(NamedTuple):
-    """The values of one call: as the script gave them, and as arrays.
-
-    Rows are taken from the sources; the constants are the broadcast inputs.
-    """
+    """The values of one call, as the script gave them and as arrays."""
 
     values: Sequence[Any]
     sources: list[np.ndarray]
+    """What rows are taken from."""
     constants: list[np.ndarray]
+    """The broadcast inputs."""
 
     @property
     def arrays(self) -> list[np.ndarray]:
@@ -256,16 +231,13 @@ class CallValues(NamedTuple):
 
 
 def take_share(
-    rank: int,
-    locate: Callable[[Any], np.ndarray],
-    selection: Any,
-    bounds: list[int],
-    sources: list,
+    rank: int, locate: Callable[[Any], np.ndarray], rows: tuple
 ) -> tuple[list[np.ndarray], list[Selection]]:
     """Return the arrays that a rank takes rows from, and which rows of each.
 
-    Selection, bounds and sources are those of `CallRows`; windows have to be located.
+    The rows are `CallRows` as they travel; `locate` makes arrays of windows.
     """
+    selection, bounds, sources, *_ = rows
     if not sources:
         return [], []
     start, stop = bounds[rank], bounds[rank + 1]
@@ -279,22 +251,19 @@ def take_share(
 
 
 def take_all(
-    locate: Callable[[Any], np.ndarray],
-    selection: Any,
-    bounds: list[int],
-    source: Sequence,
+    locate: Callable[[Any], np.ndarray], rows: tuple, i: int, array: np.ndarray
 ) -> np.ndarray:
-    """Return the rows of an input that all ranks have together, in their order.
+    """Return the rows of input `i` that all ranks have together, in their order.
 
-    The source holds the rows of rank 0 as well.
+    They are taken from an array that holds the rows of rank 0 as well.
     """
-    array, offset, is_batch, *_ = source
+    selection, bounds, sources, *_ = rows
+    _, offset, is_batch, *_ = sources[i]
     start, stop = bounds[0], bounds[-1]
-    chosen: Selection = slice(start - offset, stop - offset)
-    if not is_batch:
-        chosen = _part_of(locate, selection, start, stop)
     assert offset <= start, "rank 0's rows were not staged"
-    return locate(array)[chosen]
+    if is_batch:
+        return array[start - offset : stop - offset]
+    return array[_part_of(locate, selection, start, stop)]
 
 
 def rows_of_node(context: RankContext, rows: tuple) -> tuple:
@@ -302,10 +271,10 @@ def rows_of_node(context: RankContext, rows: tuple) -> tuple:
 
     The first of them is that of this machine then, and need not be 0.
     """
-    selection, bounds, sources = rows
+    selection, bounds, *others = rows
     first = context.rank - context.local_rank
     start, stop = bounds[first], bounds[first + context.local.size]
-    return selection, [min(max(end, start), stop) for end in bounds], sources
+    return selection, [min(max(end, start), stop) for end in bounds], *others
 
 
 def _part_of(
@@ -328,30 +297,26 @@ def located(locate: Callable[[Any], np.ndarray], selection: Any) -> Selection:
 def gather(
     spec: FunctionSpec, values: Sequence[Any], batch: Any, size: int
 ) -> tuple[CallRows, CallValues]:
-    """Check the arguments of a call and cut the rows between so many ranks.
-
-    The sources of the rows hold no arrays: these are what is given.
-
-    Raises
-    ------
-    TypeError, ValueError, IndexError
-        If a value does not fit its variable, lengths differ, or the batch is wrong.
-    """
+    """Check the arguments of a call and cut the rows between so many ranks."""
     n = len(spec.inputs)
-    rows, arrays = _gather_rows(spec, values[:n], batch, size)
+    arrays = check_arguments(spec.inputs, values[:n], spec.options)
+    rows = _rows(spec, values[:n], arrays, batch, size)
     constants = check_arguments(spec.bcast_inputs, values[n:], spec.options)
     return rows, CallValues(values, arrays, constants)
 
 
-def _gather_rows(
-    spec: FunctionSpec, values: Sequence[Any], batch: Any, size: int
-) -> tuple[CallRows, list[np.ndarray]]:
-    variables = spec.inputs
-    if not variables:
+def _rows(
+    spec: FunctionSpec,
+    values: Sequence[Any],
+    arrays: Sequence[np.ndarray],
+    batch: Any,
+    size: int,
+) -> CallRows:
+    """Select rows of the scattered inputs and cut them."""
+    if not arrays:
         if batch is not None:
             raise ValueError("batch was given, and there are no scattered inputs")
-        return CallRows(slice(0, 0), [0] * (size + 1), []), []
-    arrays = check_arguments(variables, values, spec.options)
+        return CallRows(slice(0, 0), [0] * (size + 1), [])
     are_batches = [isinstance(value, Data) and value.minibatch for value in values]
     lengths = [
         len(array)
@@ -359,30 +324,25 @@ def _gather_rows(
         if not is_batch or batch is None
     ]
     if any(length != lengths[0] for length in lengths):
-        named = {
-            str(var): len(array) for var, array in zip(variables, arrays, strict=True)
-        }
+        named = dict(zip(map(str, spec.inputs), map(len, arrays), strict=True))
         raise ValueError(f"the scattered inputs have different lengths: {named}")
-    length = lengths[0] if lengths else _unbounded_length(batch, arrays)
-    selection = select(batch, length)
+    selection = select(batch, lengths[0] if lengths else _length_for(batch))
     total = count(selection)
-    for var, array, is_batch in zip(variables, arrays, are_batches, strict=True):
+    for var, array, is_batch in zip(spec.inputs, arrays, are_batches, strict=True):
         if is_batch and len(array) < total:
             raise IndexError(
                 f"the minibatch for input {var} has {len(array)} rows, and the batch"
                 f" has {total}: row i of it belongs to the i-th row of the batch"
             )
     sources = [InputSource(None, 0, is_batch) for is_batch in are_batches]
-    return CallRows(selection, cuts(total, size), sources), arrays
+    return CallRows(selection, cuts(total, size), sources)
 
 
-def _unbounded_length(batch: Any, arrays: Sequence[np.ndarray]) -> int:
+def _length_for(batch: Any) -> int:
     """Return a length that `batch` fits, where minibatches alone are given.
 
     Nothing says how many rows the whole has that they are taken from.
     """
-    if batch is None:
-        return len(arrays[0])
     if isinstance(batch, slice):
         forwards = batch.step is None or batch.step > 0
         last = batch.stop if forwards else batch.start
@@ -409,19 +369,14 @@ def stage(
     """Describe rows and broadcast inputs to ranks 1 and up, in plain tuples.
 
     `Data` is described where it lies. Of other arrays the rows that go to those ranks
-    are copied to the arena, selected already: rank 0 uses the user's own memory.
-
-    Parameters
-    ----------
-    whole : container of int
-        The inputs, by their numbers, of which these ranks read rank 0's rows as well.
-    described : tuple, optional
-        The rows as they were described before, if nothing was copied for them.
+    are copied to the arena, selected already: rank 0 uses the user's own memory. Of the
+    inputs whose numbers are in `whole` these ranks read rank 0's rows as well. If
+    nothing was copied for the rows the last time, they are `described` as they were.
     """
-    selection, bounds, sources = rows
+    selection, bounds, sources, batch_s = rows
     values, arrays, constants = given
     if not values or len(bounds) == 2:  # nothing to tell, or nobody
-        return described or ((0, 0), bounds, ()), []
+        return described or ((0, 0), bounds, (), batch_s), []
     n = len(sources)
     firsts: list[int] = []
     copies = []  # what goes into the arena, in the order in which it is taken out below
@@ -443,8 +398,28 @@ def stage(
             else tuple(InputSource(next(staged), first, True))
             for source, value, first in zip(sources, values, firsts, strict=False)
         ]
-        described = describe_selection(selection, staged), bounds, told
+        described = describe_selection(selection, staged), bounds, told, batch_s
     return described, windows_of(values[n:], staged) if constants else []
+
+
+def stage_all(
+    calls: Sequence[CallRows], given: CallValues, arena: Arena
+) -> tuple[list[tuple], list[Window]]:
+    """Describe the rows of many calls and the broadcast inputs; see `stage`.
+
+    Other arrays than `Data` are copied whole, as calls may have any rows of them.
+    """
+    pairs = zip(given.arrays, given.values, strict=True)
+    copies = [array for array, value in pairs if not isinstance(value, Data)]
+    copies += [c.selection for c in calls if isinstance(c.selection, np.ndarray)]
+    staged = iter(arena.put(copies))
+    windows, n = windows_of(given.values, staged), len(given.sources)
+    sources = [tuple(InputSource(window, 0, False)) for window in windows[:n]]
+    told = [
+        (describe_selection(call.selection, staged), call.bounds, sources, call.batch_s)
+        for call in calls
+    ]
+    return told, windows[n:]
 
 
 def windows_of(values: Sequence[Any], staged: Iterator[Window]) -> list[Window]:

@@ -53,10 +53,7 @@ class SharedRows:
     def current(self, times_written: int) -> Data:
         """Return the data, with the value that the variable has now.
 
-        Parameters
-        ----------
-        times_written : int
-            How often plain functions may have written to its array; see `LedgerEntry`.
+        Plain functions may have written to its array so often; see `LedgerEntry`.
         """
         value = self._storage[0]
         if value is not self._array:
@@ -70,22 +67,15 @@ class SharedRows:
 
 
 class Arrangement:
-    """How a variant takes the arguments of calls.
-
-    Attributes
-    ----------
-    is_as_given : bool
-        Whether it takes them as they are.
-    choosing : list of int
-        Which of them do nothing but choose rows.
-    """
+    """How a variant takes the arguments of calls."""
 
     def __init__(self, spec: FunctionSpec) -> None:
         self._spec, self._cut = spec, spec.cut
         self._place = {var: i for i, var in enumerate(spec.arguments)}
         given = spec.bcast_inputs if spec.cut else [*spec.inputs, *spec.bcast_inputs]
         self._order = [self._place[var] for var in given if var in self._place]
-        self.is_as_given = spec.cut is None and self._order == sorted(self._order)
+        self._is_as_given = spec.cut is None and self._order == sorted(self._order)
+        # Which of the arguments do nothing but choose rows.
         self.choosing: list[int] = []
         self._shaped: list[int] = []
         if (cut := spec.cut) is not None:
@@ -123,7 +113,7 @@ class Arrangement:
         self, args: Sequence[Any], batch: Any
     ) -> tuple[Sequence[Any], Any] | None:
         """Return `arranged` of a call's arguments, if it has no fewer or more."""
-        if self.is_as_given:
+        if self._is_as_given:
             return args, batch
         if len(args) != len(self._spec.arguments):
             return None
@@ -135,14 +125,7 @@ class Arrangement:
         """Return the values in the variant's order, and which rows a call has.
 
         None if they choose rows of other numbers, or of what ranks do not hold alike.
-
-        Raises
-        ------
-        TypeError, ValueError, IndexError
-            If what chooses rows does not fit.
         """
-        if self.is_as_given:
-            return list(values), batch
         whole = [values[i] for i in self._order]
         if self._cut is None:
             return whole, batch
@@ -161,7 +144,12 @@ class Arrangement:
         for i, array in enumerate(arrays):
             alike = choice_of[i] == choice_of[main]
             if not alike or len(array) != len(arrays[main]):
-                rows[i] = self._copied(i, array[chosen[i]])
+                # Those are chosen otherwise than the others: a copy in their order.
+                some = array[chosen[i]]
+                if i not in self._copies:
+                    self._copies[i] = Data(some.dtype, some.ndim, minibatch=True)
+                self._copies[i].set_value(some)
+                rows[i] = self._copies[i]
         shapes = [np.array(arrays[i].shape) for i in self._shaped]
         return [*rows, *whole, *shapes], chosen[main]
 
@@ -195,13 +183,6 @@ class Arrangement:
                 times_written = entry.times_written
             found.append(SharedRows.of(var).current(times_written))
         return found
-
-    def _copied(self, i: int, rows: np.ndarray) -> Data:
-        """Return rows that are chosen otherwise than the others, in their order."""
-        if i not in self._copies:
-            self._copies[i] = Data(rows.dtype, rows.ndim, minibatch=True)
-        self._copies[i].set_value(rows)
-        return self._copies[i]
 
     def _chosen(
         self, values: Sequence[Any], sources: Sequence[np.ndarray]

@@ -48,50 +48,37 @@ class How(NamedTuple):
     check: str | None = None
     timeout: float | None = None
 
-    @property
-    def options(self) -> dict[str, Any]:
-        """It as the options of a call, without those that are None."""
-        given = self._asdict().items()
-        return {name: value for name, value in given if value is not None}
 
-
-class BoundCall:
-    """A call of one function in one session, to be made once or again and again.
-
-    Nothing here holds memory of the data.
-
-    Parameters
-    ----------
-    values : sequence of Data or array_like
-        The arguments, scattered inputs first.
-
-    Attributes
-    ----------
-    wanted : Wanted
-        The outputs that it returns.
-    can_be_again : bool
-        Whether it may be the next call, too; see `is_for`.
-
-    Raises
-    ------
-    TypeError, ValueError, IndexError
-        If an argument does not fit.
-    """
+class Bound:
+    """What follows from the arguments, scattered inputs first, of a call or a run."""
 
     def __init__(self, variant: Variant, values: Sequence[Any], how: How) -> None:
         self.variant, self.how = variant, how
         spec, size = variant.spec, SESSION.size
-        self.rows, given = gather(spec, values, how.batch, size)
-        self._given: CallValues | None = given
-        if spec.parts:
-            variant.placement.check_parts(self.rows.bounds)
-        self._num_slices = check_num_slices(how.num_slices, spec)
-        self._batch_s = check_shared_rows(how.batch_s, spec.sliceable, size)
+        rows, self.given = gather(spec, values, how.batch, size)
+        batch_s = check_shared_rows(how.batch_s, spec.sliceable, size)
+        self.rows = rows._replace(batch_s=batch_s)
+        self.num_slices = check_num_slices(how.num_slices, spec)
         self.wanted = variant.all.of(how.output_subset)
-        self._has_parts = any_partial(values)
+        self.has_parts = any_partial(values)  # machines have rows that others have not
+        self.is_usual = self.num_slices == 1 and self.wanted is variant.all
+
+
+class BoundCall(Bound):
+    """A call of one function in one session, to be made once or again and again.
+
+    Nothing here holds memory of the data.
+    """
+
+    def __init__(self, variant: Variant, values: Sequence[Any], how: How) -> None:
+        super().__init__(variant, values, how)
+        given = self.given
+        self._first: CallValues | None = given  # for the first call
+        del self.given
+        if variant.spec.parts:
+            variant.placement.check_parts(self.rows.bounds)
         self._bind_again(given)
-        is_usual = self._num_slices == 1 and self.wanted is variant.all
-        self.plan(given, is_usual and how.check is None)
+        self.plan(given, self.is_usual and how.check is None)
 
     # -- whether it is the next call, too
 
@@ -121,17 +108,14 @@ class BoundCall:
         self._length = min(lengths, default=0)
 
     def is_for(self, args: Sequence[Any], batch: Any) -> bool:
-        """Tell whether a call is this one, maybe on other rows of its data.
+        """Tell whether a call is this one, maybe on other rows, and ranks can make it.
 
-        Beside its arguments and the batch all of it is as it comes. Whether ranks can
-        make it is to be asked as well: see `Variant.check_ranks`.
+        Beside its arguments and the batch all of it is as it comes.
         """
+        variant = self.variant
         if not SESSION.is_of(self._made_for) or len(args) != self._arguments:
             return False
-        if (
-            self._wants_alone
-            and self.is_alone is not self.variant.placement.is_replicated
-        ):
+        if self._wants_alone and self.is_alone is not variant.placement.is_replicated:
             return False
         for value, known in zip(args, self._data, strict=False):
             window, is_batch, state = known
@@ -139,11 +123,15 @@ class BoundCall:
                 type(value) is not Data
                 or value._lending.window is not window
                 or value.minibatch is not is_batch
-                or value._lending.is_partial is not self._has_parts
+                or value._lending.is_partial is not self.has_parts
                 or (state is not None and value._state != state)
             ):
                 return False
-        return self._is_on(batch)
+        return (
+            self._is_on(batch)
+            and not variant.check_ranks()
+            and not variant.may_split_groups(args, 1)
+        )
 
     def _is_on(self, batch: Any) -> bool:
         """Tell whether it can be made on these rows, and have it made on them."""
@@ -160,9 +148,9 @@ class BoundCall:
         self._is_prepared = False
         return True
 
-    def given(self, args: Sequence[Any]) -> CallValues:
+    def values_of(self, args: Sequence[Any]) -> CallValues:
         """Return the values of a call that this one is for."""
-        given, self._given = self._given, None
+        given, self._first = self._first, None
         if given is None:
             spec, n = self.variant.spec, len(self._data)
             sources = [value._held() for value in args[:n]]
@@ -182,27 +170,21 @@ class BoundCall:
     def by(self, planned: Planned, is_alone: bool) -> None:
         """Have a plan make it."""
         self._planned, self.is_alone = planned, is_alone
-        if not self._has_parts:
+        if not self.has_parts:
             self.rows = planned.cut(self.rows)
         self._is_prepared = False
 
     def call(self, values: Sequence[Any], start: float) -> list:
         """Make the call, and check it if that is asked for; return the outputs.
 
-        Parameters
-        ----------
-        values : sequence of Data or array_like
-            Its arguments.
-        start : float
-            When the script called.
+        The script has called at `start`, with these arguments.
         """
-        given, check = self.given(values), self.how.check
+        given, check = self.values_of(values), self.how.check
         if check is None:
             return self._make(given, start)
         serial, subset = self.variant.serial, self.wanted.subset
         if check == "finite":
-            spec = self.variant.spec
-            finite = FiniteCheck(serial, spec, values, self.rows, subset)
+            finite = FiniteCheck(serial, values, self.rows, subset)
             try:
                 return self._make(given, start, finite.check)
             except NotFinite:
@@ -238,23 +220,16 @@ class BoundCall:
     def once(
         self, given: CallValues, then: Callable[[int, list], object] | None = None
     ) -> tuple[list, float]:
-        """Make the call by its plan; return when that was done, too.
+        """Make the call by its plan; return when ranks had done their shares, too.
 
         At its end `then` is called with the function's number and the results. What
         that raises undoes the call.
         """
-        if not self.is_alone:
-            return self._on_ranks(given, then)
-        what = self._planned, self.rows, given, self.wanted.subset, then
-        return self.variant.alone.call(*what), perf_counter()
-
-    def _on_ranks(
-        self, given: CallValues, then: Callable[[int, list], object] | None
-    ) -> tuple[list, float]:
-        """Make it on all ranks; return when these had done their shares, too."""
-        variant, subset = self.variant, self.wanted.subset
-        replicas = self._planned.replicas
-        with replicas.notice:
+        variant, subset, planned = self.variant, self.wanted.subset, self._planned
+        if self.is_alone:
+            results = variant.alone.call(planned, self.rows, given, subset, then)
+            return results, perf_counter()
+        with planned.replicas.notice:
             if not self._is_prepared:
                 self._prepare(given)
             with self._launch as launched:
@@ -268,20 +243,19 @@ class BoundCall:
                     variant.spec, subset, replies, context, variant.what
                 )
                 if then is not None:
-                    then(replicas.number, results)
-                variant.placement.note(rows_of(replies), self._batch_s)
+                    then(planned.replicas.number, results)
+                variant.placement.note(rows_of(replies), self.rows.batch_s)
         return results, joined
 
     def _prepare(self, given: CallValues) -> None:
         """Have all ranks compile what they have not; find what a launch takes."""
         variant, subset = self.variant, self.wanted.subset
-        replicas = self._planned.replicas
-        rows = self.rows
+        replicas, rows = self._planned.replicas, self.rows
         if any(source.state is not None for source in rows.sources):
             sources = [source._replace(state=None) for source in rows.sources]
             rows = rows._replace(sources=sources)
         programs = replicas.local()
-        block, usual = self._planned.way(subset, self._num_slices)
+        block, usual = self._planned.way(subset, self.num_slices)
         found = variant.plans.with_kept(programs, usual, subset, given, rows, block)
         kind, self.rows = found
         replicas.prepare(kind, subset)
@@ -293,7 +267,7 @@ class BoundCall:
         self._launch = variant.placement.launch(programs.streams(kind))
         self._label, self._times = programs.label, programs.times
         self._whole = programs.cut(kind, subset).inputs_read
-        self._what = replicas.number, subset, kind, self._num_slices, block
+        self._what = replicas.number, subset, kind, self.num_slices, block
         self._described: tuple | None = None
         self._windows: list | None = None
         self._theirs: tuple = ()
@@ -313,11 +287,10 @@ class BoundCall:
         described, windows = stage(rows, given, SESSION.pool.stage, self._whole, known)
         if states or known is None or windows != self._windows:
             self._windows = windows
-            rest = self._batch_s, states
-            self._theirs = ((self._what, described, windows, *rest),)
+            self._theirs = ((self._what, described, windows, states),)
             if known is None or states:
-                unsaid = *rows[:2], list(map(tuple, rows.sources))
-                self._mine = self._what, unsaid, (), *rest
+                unsaid = *rows[:2], list(map(tuple, rows.sources)), rows.batch_s
+                self._mine = self._what, unsaid, (), states
         if self._are_data and type(rows.selection) is slice:
             self._described = described
         return self._theirs, self._mine

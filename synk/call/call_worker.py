@@ -35,16 +35,11 @@ def worker_call(
     given: list[np.ndarray] | None = None,
     constants: list[np.ndarray] | None = None,
 ) -> Any:
-    """Do one rank's share of a call; return an `outputs.Reply`, or None without rows.
+    """Do one rank's share of a call; return its reply, or None without rows.
 
-    Parameters
-    ----------
-    told : tuple
-        See `RankShare`. If it is the very object that the last call was told, that call
-        is made again.
-    given, constants : list of numpy.ndarray, optional
-        In the master: what rows are taken from and the values of broadcast inputs,
-        which `told` does not hold there.
+    See `RankShare` for what is told: the very object that the last call was told has
+    that call made again. The master is given what rows are taken from and the values of
+    broadcast inputs, which are not told there. For the reply see `outputs`.
     """
     context.transaction.begin(context.control.words[LAUNCH])
     share, context.share = context.share, None  # there is none after an error
@@ -60,95 +55,69 @@ def worker_call(
     return reply
 
 
-class Share:
-    """Some rows of a call that a rank computes on, and what that takes.
+def timed(
+    context: RankContext,
+    task: Task,
+    start: float,
+    run: Callable[[], Any],
+    is_padded: bool = False,
+) -> Any:
+    """Have a rank compute by `run`, and count the time of a task that began then.
 
-    Sources and broadcast inputs of its task may be given later.
+    It is set aside where some rank compiles in it.
     """
-
-    is_padded = False
-
-    def __init__(self, context: RankContext, task: Task) -> None:
-        self.start = perf_counter()
-        self._context, self.task = context, task
-
-    def compute(self) -> list[np.ndarray] | None:
-        """Compute outputs and make updates; return None if this rank has no rows."""
-        task = self.task
-        programs, times = task.programs, task.times
-        times.begin(self.start, task.weights[task.rank], self._context.tracer)
-        is_new = programs.engine.PER_SHAPE and self._is_new()
-        is_new = is_new or times.is_fresh
-        if is_new:
-            times.is_fresh = True
-            times.set_aside()
-            self._note_sizes()
-            if programs.notice is not None and compiles_in_calls(programs.spec.mode):
-                programs.notice.begin()
-        if is_new and programs.engine.PER_SHAPE:  # numba leaves garbage
-            with without_collection():
-                outputs = self._run()
-        else:
-            outputs = self._run()
-        if is_new and programs.notice is not None:
-            programs.notice.end()
-        return outputs
-
-    def _run(self) -> list[np.ndarray] | None:
-        """Compute; see `compute`."""
-        return running.run(self.task)
-
-    def _is_new(self) -> bool:
-        """Tell whether some rank has to compile for the shapes that it has now."""
-        task = self.task
-        kind = (
-            type(self),
-            task.num_slices,
-            task.subset,
-            tuple([source.shape[1:] for source in task.sources]),
-            tuple([np.shape(value) for value in task.constants]),
-        )
-        met = task.programs.shapes_met
-        return met.are_new(kind, task.weights, self.is_padded)
-
-    def _note_sizes(self) -> None:
-        """Take note of the bytes of a row; they are mostly those of all calls."""
-        n = len(self.task.programs.spec.inputs)
-        self.task.times.row_bytes = sum(
-            source.itemsize * int(np.prod(source.shape[1:], dtype=np.int64))
-            for source in self.task.sources[:n]
-        )
+    programs, times = task.programs, task.times
+    times.begin(start, task.weights[task.rank], context.tracer)
+    is_per_shape = programs.engine.PER_SHAPE
+    is_new = is_per_shape and _is_new(task, is_padded)
+    if not is_new and not times.is_fresh:
+        return run()
+    times.is_fresh = True
+    times.set_aside()
+    # The bytes of a row are mostly those of all calls.
+    times.row_bytes = sum(
+        source.itemsize * int(np.prod(source.shape[1:], dtype=np.int64))
+        for source in task.sources[: len(programs.spec.inputs)]
+    )
+    if programs.notice is not None and compiles_in_calls(programs.spec.mode):
+        programs.notice.begin()
+    if is_per_shape:  # numba leaves garbage
+        with without_collection():
+            outputs = run()
+    else:
+        outputs = run()
+    if programs.notice is not None:
+        programs.notice.end()
+    return outputs
 
 
-class RankShare(Share):
+def _is_new(task: Task, is_padded: bool) -> bool:
+    """Tell whether some rank has to compile for the shapes that it has now."""
+    kind = (
+        task.kind,
+        task.num_slices,
+        task.subset,
+        tuple([source.shape[1:] for source in task.sources]),
+        tuple([np.shape(value) for value in task.constants]),
+    )
+    return task.programs.shapes_met.are_new(kind, task.weights, is_padded)
+
+
+class RankShare:
     """One rank's share of a call that all ranks make; it may be made again and again.
 
-    Parameters
-    ----------
-    told : tuple
-        What the master tells of the call, or of one of a run: the function's number,
-        which outputs, the `CallKind`, `num_slices` and the rows of a block (see
-        `choice.plan.Plan`); `CallRows`; the broadcast inputs; `batch_s`; the states of
-        common streams. Arrays are windows. The master's own are none of it: it gives
-        them to itself.
-    of_node : bool
-        Whether the ranks of each machine make a call of its own, on their rows.
-
-    Attributes
-    ----------
-    can_repeat : bool
-        Whether all that a call takes but the values themselves follows from `told`.
-    by_rank : list of int
-        How many rows each rank computes on.
-    is_idle : bool
-        Whether other ranks have rows and this one has none.
+    `told` is what the master tells of the call, or of one of a run: the function's
+    number, which outputs, the `CallKind`, `num_slices` and the rows of a block (see
+    `choice.plan.Plan`); `CallRows`; the broadcast inputs; the states of common streams.
+    Arrays are windows. The master's own are none of it: it gives them to itself. With
+    `of_node` the ranks of each machine make a call of its own, on their rows.
     """
 
     def __init__(
         self, context: RankContext, told: tuple, of_node: bool = False
     ) -> None:
-        start = perf_counter()
-        what, rows, constants, batch_s, states = told
+        self.start = perf_counter()
+        what, rows, constants, states = told
         number, subset, kind, num_slices, block = what
         programs = context.functions[number]
         context.activity = programs.label
@@ -161,9 +130,9 @@ class RankShare(Share):
         if of_node and context.comm is not context.local:
             reducer, rows = context.buffers_of_node, rows_of_node(context, rows)
             self._has_node_rows = rows[1][-1] > rows[1][0]
-        sources, selections = take_share(context.rank, context.array, *rows)
+        sources, selections = take_share(context.rank, context.array, rows)
         kept = _key(rows[2], selections)
-        self._selected = self._select_shared(batch_s, sources, selections)
+        self._selected = self._select_shared(rows[3], sources, selections)
         self._streams = programs.streams(kind)
         if states:
             worker_states(self._streams, states)
@@ -171,28 +140,33 @@ class RankShare(Share):
         self.by_rank = self._rows_per_rank(rows[1], selections)
         computed = programs, kind, subset, sources, selections
         how = reducer, self.by_rank, context.rank, num_slices, block
-        task = Task(*computed, [], *how)
+        self.task = task = Task(*computed, [], *how)
         if block and not of_node:
             task.tree = block_cut(tuple(rows[1]), block)
         # Not a method: what refers to itself stays, with all rows, until garbage is
         # collected.
-        task.all_rows = partial(_all_rows, context.array, rows, sources)
+        task.all_rows = partial(take_all, context.array, rows)
         task.transaction = context.transaction
         task.kept, task.times = kept, programs.times
-        super().__init__(context, task)
-        self.start = start
-        self.is_padded = programs.is_padded and num_slices == 1
-        if self.is_padded:
+        self._is_padded = programs.is_padded and num_slices == 1
+        if self._is_padded:
             task.selections, task.padded_size = programs.padded(selections)
         if constants:
             located = list(map(context.array, constants))
             task.constants = programs.loader.broadcast(located)
         self._rows = self.by_rank[context.rank]
-        others = any(self.by_rank) or not self._has_node_rows
-        self.is_idle = not self._rows and others
-        is_told = not (states or programs.spec.sliceable)
-        on_host = not (programs.is_padded or programs.engine.ON_DEVICE)
-        self.can_repeat = is_told and on_host and not self.is_idle
+        # Whether other ranks have rows and this one has none.
+        self._is_idle = not self._rows and (
+            any(self.by_rank) or not self._has_node_rows
+        )
+        # Whether all that a call takes but the values themselves follows from `told`.
+        self.can_repeat = not (
+            states
+            or programs.spec.sliceable
+            or programs.is_padded
+            or programs.engine.ON_DEVICE
+            or self._is_idle
+        )
         self._left: dict | None = None
         self._reply: Any = None
 
@@ -267,18 +241,22 @@ class RankShare(Share):
             self.task.constants = constants
 
     def compute(self) -> list[np.ndarray] | None:
-        """Compute outputs and make updates, in a call that is undone if it fails."""
-        self._context.transaction.begin_call(self._programs.led_on, self._selected)
+        """Compute outputs and make updates, in a call that is undone if it fails.
+
+        A rank without rows returns None.
+        """
+        context, task = self._context, self.task
+        context.transaction.begin_call(self._programs.led_on, self._selected)
         if self._waited:
-            self.task.times.move(self._waited, ROWS, to=WAIT)
-        return super().compute()
+            task.times.move(self._waited, ROWS, to=WAIT)
+        return timed(context, task, self.start, self._run, self._is_padded)
 
     def _run(self) -> list[np.ndarray] | None:
         programs, outputs = self._programs, None
         self._context.confinement.compute_with(one_thread=self.task.block > 0)
         if self._streams:
             split(self._streams, self._context.rank)
-        if not self.is_idle:
+        if not self._is_idle:
             try:
                 outputs = running.run(self.task)
             except BaseException:
@@ -321,14 +299,6 @@ class RankShare(Share):
             elif stands_in or ops[i] is not None:
                 needed[i] = output
         return needed
-
-
-def _all_rows(
-    locate: Callable[[Any], np.ndarray], rows: tuple, arrays: list[np.ndarray], i: int
-) -> np.ndarray:
-    """Return the rows of an input that all ranks have together, by its number."""
-    selection, bounds, sources = rows
-    return take_all(locate, selection, bounds, (arrays[i], *sources[i][1:]))
 
 
 def _check_paired(

@@ -28,44 +28,32 @@ class FiniteCheck:
     """Looks at the values of one call; `values` are its arguments."""
 
     def __init__(
-        self,
-        serial: SerialRun,
-        spec: FunctionSpec,
-        values: Sequence,
-        rows: CallRows,
-        subset: Subset,
+        self, serial: SerialRun, values: Sequence, rows: CallRows, subset: Subset
     ) -> None:
-        self._serial, self._spec = serial, spec
-        self._values, self._rows, self._subset = values, rows, subset
-        self._named: list[str] = []
-        self._places: list[int] = []  # in what a serial run returns
-        self._restore = updates_kept(spec)
+        self._serial, self._values = serial, values
+        self._rows, self._subset = rows, subset
+        # By the place in what a serial run returns.
+        self._found: dict[int, str] = {}
+        self._restore = updates_kept(serial.spec)
 
     def check(self, number: int, results: Sequence) -> None:
         """Look at a function's outputs, and at new values of variables on all ranks.
 
-        Raises
-        ------
-        NotFinite
-            In the launch, so that it is undone; `located` says more then.
+        Raise NotFinite in the launch, so that it is undone; `located` says more then.
         """
-        spec = self._spec
+        spec = self._serial.spec
         for place, (i, value) in enumerate(zip(self._subset, results, strict=True)):
             if not _is_finite(value):
-                self._note(spec.findings[i].label, place)
+                self._found[place] = spec.findings[i].label
         by_rank = SESSION.run(worker_not_finite, number)
         for i, (var, _) in enumerate(spec.plain_updates):
             ranks = [rank for rank, found in enumerate(by_rank) if i in found]
             if ranks:
                 where = f" on rank {ranks[0]}" if len(ranks) < len(by_rank) else ""
-                self._note(label_of(var) + where, len(self._subset) + i)
-        if self._named:
+                self._found[len(self._subset) + i] = label_of(var) + where
+        if self._found:
             self._restore()
-            raise NotFinite(", ".join(self._named))
-
-    def _note(self, name: str, place: int) -> None:
-        self._named.append(name)
-        self._places.append(place)
+            raise NotFinite(", ".join(self._found.values()))
 
     def located(self, what: str) -> NotFinite:
         """Return the error, with the row that it comes from and whose that is.
@@ -74,7 +62,7 @@ class FiniteCheck:
         known. The call must be undone: the row is looked for with the values of shared
         variables that it began with.
         """
-        text = f"{what}: not finite: {', '.join(self._named)}"
+        text = f"{what}: not finite: {', '.join(self._found.values())}"
         rows = self._rows
         if not rows.total or not self._serial.is_possible:
             return NotFinite(text)
@@ -89,8 +77,8 @@ class FiniteCheck:
     def _is_bad(self, start: int, stop: int) -> bool:
         """Tell whether some rows of the call by themselves give what is not finite."""
         some = part(self._rows.selection, start, stop)
-        results = self._serial.run(self._values, some, self._subset)
-        return not all(_is_finite(results[place]) for place in self._places)
+        results, _ = self._serial.run(self._values, some, self._subset)
+        return not all(_is_finite(results[place]) for place in self._found)
 
 
 def worker_not_finite(context: RankContext, number: int) -> list[int]:
@@ -117,17 +105,14 @@ def _first_row(total: int, is_bad: Callable[[int, int], bool]) -> int | None:
     """
     if not is_bad(0, total):
         return None  # in another order the sum of the same values is finite
-    good, bad = 0, total
-    while bad - good > 1:
-        middle = (good + bad) // 2
-        if is_bad(0, middle):
-            bad = middle
-        else:
-            good = middle
+    # `bisect` asks whether False < True, for beginnings that end with a row.
+    row = bisect.bisect_left(
+        range(total), True, hi=total - 1, key=lambda last: is_bad(0, last + 1)
+    )
     others = {1, total // 2, total - 1} - {0}
-    if bad == 1 and others and all(is_bad(row, row + 1) for row in others):
+    if not row and others and all(is_bad(each, each + 1) for each in others):
         return None  # of the variables, say
-    return bad - 1
+    return row
 
 
 def updates_kept(spec: FunctionSpec) -> Callable[[], None]:

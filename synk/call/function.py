@@ -1,15 +1,7 @@
-"""`synk.function`: compiled graphs that run on every rank.
+"""`Function`: a compiled graph that runs on every rank.
 
-What a call does:
-
-1. `arguments.bind` puts positional and keyword arguments in order.
-2. A `BoundCall` checks them, resolves `batch` to a selection of rows, which all inputs
-   share, and cuts it into a part for each rank; its `Plan` says how it is computed.
-   It is the last one again if that was of the same data.
-3. `BoundCall.call` has all ranks compile what they have not, tells them the call, does
-   the master's share (`call_worker.worker_call`), and joins them. Every rank takes its
-   rows, computes (`programs`), updates its variables, and leaves its outputs.
-4. `outputs.combine_outputs` reduces the ranks' outputs, each by its op.
+Its calls find the variant of the graph that fits how ranks hold variables. What is
+called, and checked, is a `BoundCall`; many calls in one launch are a `FunctionRun`.
 """
 
 from __future__ import annotations
@@ -41,19 +33,12 @@ _numbers = itertools.count()
 
 
 class Function:
-    """A graph that runs on every rank; made by :func:`synk.function`.
-
-    Parameters
-    ----------
-    make : callable
-        Returns a `FunctionSpec`, given the variables that lie in parts, and whether
-        rows do not fill groups.
-    """
+    """A graph that runs on every rank; made by :func:`synk.function`."""
 
     def __init__(self, make: Callable[..., FunctionSpec]) -> None:
-        self._make = make
+        self._make = make  # given the key of `_variants`
         self._number = next(_numbers)
-        self._spec = spec = make(parts=())
+        self._spec = spec = make()
         self._inputs = spec.arguments
         self._usual = Variant(spec, repr(self))
         self._variants: dict[tuple, Variant] = {((), False, True): self._usual}
@@ -135,12 +120,11 @@ class Function:
         start = perf_counter()
         last, self._bound = self._bound, None  # there is none after an error
         is_bare = batch_s is output_subset is check is timeout is None and not kwargs
-        is_bare = is_bare and num_slices == 1
-        given = None
-        if last is not None and is_bare:
-            given = last.variant.arrangement.again(args, batch)
-        if last is not None and given is not None and _is_for(last, *given):
-            bound, values = last, given[0]
+        again = None
+        if last is not None and is_bare and num_slices == 1:
+            again = last.variant.arrangement.again(args, batch)
+        if last is not None and again is not None and last.is_for(*again):
+            bound, values = last, again[0]
         else:
             timeout = self._seconds(timeout, kwargs)
             how = How(batch, batch_s, num_slices, output_subset, check, timeout)
@@ -234,18 +218,17 @@ class Function:
         given = self._usual.arrangement.as_given(values)
         what = "batch" if variant.spec.inputs else "batch_s"
         options = self._options(how)
-        options.pop(what, None)
 
         def call(batch: Any) -> list:
-            return self(*given, **options, **{what: batch})
+            return self(*given, **{**options, what: batch})
 
         made = FunctionRun(variant, values, how, call, self.ran)
         return made.make(batches, progress)
 
     def _options(self, how: How) -> dict[str, Any]:
         """Return the options of one call of a run, which returns a list."""
-        wanted = self._usual.all.of(how.output_subset)
-        return how.options | {"output_subset": wanted.subset}
+        subset = self._usual.all.of(how.output_subset).subset
+        return {**how._asdict(), "output_subset": subset}
 
     def _run_choosing(
         self, batches: Iterable, progress: Any, args: tuple, kwargs: dict, how: How
@@ -333,19 +316,19 @@ class Function:
         """
         if SESSION.state == "worker":
             SESSION.check_running()
+        usual = self._usual
         if measure:
             given = bind(self, self._inputs, args, kwargs)
-            arranged = self._usual.arrangement.arranged(given, batch)
+            arranged = usual.arrangement.arranged(given, batch)
             if arranged is not None:
-                self._usual.serial.measure(*arranged)
+                usual.serial.measure(*arranged)
         elif args or kwargs or batch is not None:
             raise TypeError("explain takes the arguments of a call with measure=True")
         title = self.name or f"function {self._number}"
-        present = self._usual.plans.last.replicas
-        known = present.local(), present.are_there, self._usual.serial.timed
-        held, plan = self._usual.placement.facts(), self._usual.plans.last.plan
-        plans = plan, self._usual.plans.measured
-        alone = self._usual.alone.times
+        plan, present = usual.plans.last
+        known = present.local(), present.are_there, usual.serial.timed
+        plans = plan, usual.plans.measured
+        held, alone = usual.placement.facts(), usual.alone.times
         return explain(title, self._spec, *known, held, plans, alone, graph)
 
     @entry
@@ -383,7 +366,8 @@ class Function:
         more = len(args) + len(kwargs) > len(scattered)
         inputs = self._inputs if more or broadcast & kwargs.keys() else scattered
         values = bind(self, inputs, args, kwargs)
-        return build(inputs, values, minibatch, force_cast, oversize)
+        options = {"minibatch": minibatch, "force_cast": force_cast}
+        return build(inputs, values, oversize=oversize, **options)
 
     # -- which variant makes a call
 
@@ -430,11 +414,7 @@ class Function:
         """Return the function as it is with variables in parts, or unfilled groups."""
         key = parts, careful, may_cut
         if key not in self._variants:
-            options: dict[str, Any] = {"careful": True} if careful else {}
-            if not may_cut:
-                options["may_cut"] = False
-            spec = self._make(parts=parts, **options)
-            self._variants[key] = made = Variant(spec, repr(self))
+            self._variants[key] = made = Variant(self._make(*key), repr(self))
             made.train_as(*self._workers)
         return self._variants[key]
 
@@ -506,13 +486,3 @@ class Function:
     def __repr__(self) -> str:
         inputs = ", ".join(map(str, self._inputs))
         return f"<synk.Function {self.name or self._number}({inputs})>"
-
-
-def _is_for(bound: BoundCall, args: Sequence[Any], batch: Any) -> bool:
-    """Tell whether the last call is this one, too, and ranks can make it."""
-    variant = bound.variant
-    return (
-        bound.is_for(args, batch)
-        and not variant.check_ranks()
-        and not variant.may_split_groups(args, 1)
-    )

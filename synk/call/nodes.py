@@ -32,31 +32,23 @@ from ..memory.segment import Window, check_whole, key_of, state_of
 from ..ranks.context import RankContext
 from ..ranks.to_nodes import CODECS, Codec, Encoder
 from ..reduce_ops import combine
-from .arguments import InputSource, located
+from .arguments import CallRows, InputSource, located
 from .call_worker import worker_call
 from .outputs import IN_FIRST
-from .run_worker import RunCall, worker_run
+from .run_worker import worker_run
 
 
 class InParts(NamedTuple):
-    """An input of which nodes have some rows, as all are told of it.
-
-    Attributes
-    ----------
-    sent : Sent or None
-        Rows that come with this command and are not kept.
-    copy : int or None
-        By which number a node has the rows of slices that it keeps.
-    state : int or None
-        Of these; see `InputSource`.
-    span : tuple of int or None
-        The rows of a minibatch, in place of those that the call selects.
-    """
+    """An input of which nodes have some rows, as all are told of it."""
 
     sent: Any
+    """Rows that come with this command and are not kept."""
     copy: int | None
+    """By which number a node has the rows of slices that it keeps."""
     state: int | None
+    """Of these; see `InputSource`."""
     span: tuple[int, int] | None
+    """The rows of a minibatch, in place of those that the call selects."""
 
 
 class SentNumbers(NamedTuple):
@@ -73,36 +65,35 @@ class SentNumbers(NamedTuple):
 
 def encode_call(args: tuple, encoder: Encoder) -> tuple:
     """Return a call as all nodes are told of it."""
-    ((what, (selection, bounds, sources), *others),) = args
-    call = RunCall(selection, bounds, None)
-    [call], sources = _encoded([call], sources, what, encoder)
-    return ((what, (call.selection, call.bounds, sources), *others),)
+    ((what, rows, *others),) = args
+    (rows,) = _encoded([rows], what, encoder)
+    return ((what, rows, *others),)
 
 
 def encode_run(args: tuple, encoder: Encoder) -> tuple:
     """Return many calls as all nodes are told of them."""
-    (what, calls, sources, *others), progress = args
-    calls, sources = _encoded(calls, sources, what, encoder)
-    return (what, calls, sources, *others), progress
+    (what, calls, *others), progress = args
+    return (what, _encoded(calls, what, encoder), *others), progress
 
 
-def _encoded(
-    calls: list[RunCall], sources: list, what: tuple, encoder: Encoder
-) -> tuple[list[RunCall], list]:
-    """Return calls and sources as all nodes are told of them."""
+def _encoded(told: Sequence[tuple], what: tuple, encoder: Encoder) -> list[tuple]:
+    """Return calls, which have the same sources, as all nodes are told of them."""
     number, subset, kind, *_ = what
-    programs = encoder.context.functions[number]
+    calls = [CallRows(*call) for call in told]
     parts = encoder.context.size
-    bounds: list[Any] = [Cuts(c.bounds[-1], parts, _block_of(c, what)) for c in calls]
-    if sources and not programs.cut(kind, subset).inputs_read:  # ranks read their own
-        calls, sources = _CallEncoder(encoder, calls, what).inputs(sources)
+    bounds: list[Any] = [
+        Cuts(call.total, parts, _block_of(call.bounds, what)) for call in calls
+    ]
+    programs = encoder.context.functions[number]
+    if calls[0].sources and not programs.cut(kind, subset).inputs_read:
+        calls = _CallEncoder(encoder, calls, what).encoded()  # ranks read their own
     pairs = zip(calls, bounds, strict=True)
-    return [call._replace(bounds=cut) for call, cut in pairs], sources
+    return [tuple(call._replace(bounds=cut)) for call, cut in pairs]
 
 
-def _block_of(call: RunCall, what: tuple) -> int:
+def _block_of(bounds: list[int], what: tuple) -> int:
     """Return by how many rows a call is cut between ranks."""
-    block, bounds = what[-1] or 1, call.bounds
+    block = what[-1] or 1
     is_at_blocks = bounds == cuts(bounds[-1], len(bounds) - 1, block)
     return block if is_at_blocks else 1
 
@@ -110,29 +101,32 @@ def _block_of(call: RunCall, what: tuple) -> int:
 class _CallEncoder:
     """The rows of calls on their way to other nodes."""
 
-    def __init__(self, encoder: Encoder, calls: Sequence[RunCall], what: tuple) -> None:
+    def __init__(
+        self, encoder: Encoder, calls: Sequence[CallRows], what: tuple
+    ) -> None:
         self._encoder, self._calls = encoder, calls
         locate = encoder.context.array
         self._chosen: list[Any] = [located(locate, call.selection) for call in calls]
-        self._totals = [(call.bounds[-1], _block_of(call, what)) for call in calls]
+        self._totals = [(call.total, _block_of(call.bounds, what)) for call in calls]
 
-    def inputs(self, sources: Sequence[tuple]) -> tuple[list[RunCall], list]:
-        """Return calls and sources as all nodes are told of them."""
-        told = [self._input(InputSource(*source)) for source in sources]
-        calls = list(self._calls)
-        if any(type(each) is tuple and not each[2] for each in told):
-            calls = self._with_numbers(calls)
-        else:
-            for k, chosen in enumerate(self._chosen):
-                if not isinstance(chosen, slice):
-                    calls[k] = calls[k]._replace(selection=SentNumbers(None))
-        return calls, told
+    def encoded(self) -> list[CallRows]:
+        """Return the calls with sources and row numbers as all nodes are told."""
+        sources = [
+            self._input(InputSource(*source)) for source in self._calls[0].sources
+        ]
+        calls = [call._replace(sources=sources) for call in self._calls]
+        numbered = [
+            k for k, rows in enumerate(self._chosen) if not isinstance(rows, slice)
+        ]
+        numbers = SentNumbers(None)
+        if numbered and any(type(each) is tuple and not each[2] for each in sources):
+            numbers = self._numbers(numbered)
+        for k in numbered:
+            calls[k] = calls[k]._replace(selection=numbers)
+        return calls
 
-    def _with_numbers(self, calls: list[RunCall]) -> list[RunCall]:
-        """Have each node get the row numbers of its ranks."""
-        numbered = [k for k, rows in enumerate(self._chosen) if not _is_slice(rows)]
-        if not numbered:
-            return calls
+    def _numbers(self, numbered: list[int]) -> SentNumbers:
+        """Have each node get the row numbers of its ranks, of some calls."""
         totals = tuple(self._totals[k] for k in numbered)
 
         def of_node(here: Here) -> list[np.ndarray]:
@@ -140,10 +134,7 @@ class _CallEncoder:
             return [self._chosen[k][slice(*span)] for k, span in pairs]
 
         kind = OfEach(np.dtype(np.int64), (), totals)
-        numbers = SentNumbers(self._encoder.send(kind, of_node))
-        for k in numbered:
-            calls[k] = calls[k]._replace(selection=numbers)
-        return calls
+        return SentNumbers(self._encoder.send(kind, of_node))
 
     def _input(self, source: InputSource) -> Any:
         """Return a source as all nodes are told of it."""
@@ -155,7 +146,7 @@ class _CallEncoder:
             chosen = [slice(*span)]
         state, copy = state_of(window) if isinstance(window, tuple) else None, None
         if state is not None:
-            by_number = sum(count(rows) for rows in chosen if not _is_slice(rows))
+            by_number = sum(count(r) for r in chosen if not isinstance(r, slice))
             data = key_of(window)
             size = len(array), array.nbytes
             if encoder.cache.whole(data, state, window, *size, by_number) is not None:
@@ -226,46 +217,36 @@ class _CallEncoder:
         return self._encoder.send(kind, of_node)
 
 
-def _is_slice(rows: Selection) -> bool:
-    return isinstance(rows, slice)
-
-
 # -- on another node
 
 
 def decode_call(args: tuple, here: Here, copies: Mapping[int, Copy]) -> tuple:
     """Return a call as the ranks of this node are told of it."""
-    ((what, (selection, bounds, sources), *others),) = args
-    call = RunCall(selection, bounds, None)
-    [call] = _decoded([call], sources, here, copies, what)
-    told = call.selection, bounds, call.sources or sources
-    return ((what, told, *others),)
+    ((what, rows, *others),) = args
+    (rows,) = _decoded([rows], here, copies, what)
+    return ((what, rows, *others),)
 
 
 def decode_run(args: tuple, here: Here, copies: Mapping[int, Copy]) -> tuple:
     """Return many calls as the ranks of this node are told of them."""
-    (what, calls, sources, *others), progress = args
-    calls = _decoded(calls, sources, here, copies, what)
-    return (what, calls, sources, *others), progress
+    (what, calls, *others), progress = args
+    return (what, _decoded(calls, here, copies, what), *others), progress
 
 
 def _decoded(
-    calls: Sequence[RunCall],
-    sources: Sequence,
-    here: Here,
-    copies: Mapping[int, Copy],
-    what: tuple,
-) -> list[RunCall]:
+    calls: Sequence[tuple], here: Here, copies: Mapping[int, Copy], what: tuple
+) -> list[tuple]:
     """Return calls with the rows that this node has for each."""
+    sources = calls[0][2]
     inputs = [
         _ArrivedInput(each, copies) if type(each) is InParts else None
         for each in sources
     ]
     found, numbers = [], 0
-    for call in calls:
-        total, block = call.bounds[-1], _block_of(call, what)
+    for selection, bounds, _, batch_s in calls:
+        total, block = bounds[-1], _block_of(bounds, what)
         start, stop = here.rows((total, block))
-        selection, span = call.selection, None
+        span = None
         if type(selection) is not SentNumbers:
             span = selection
         elif selection.sent is None:
@@ -273,13 +254,13 @@ def _decoded(
         else:
             selection = selection.sent, start - numbers
             numbers += stop - start
-        own = None
+        own = sources
         if any(inputs):
             own = [
                 tuple(each) if mine is None else mine.source(span, start, stop, block)
                 for each, mine in zip(sources, inputs, strict=True)
             ]
-        found.append(call._replace(selection=selection, sources=own))
+        found.append((selection, bounds, own, batch_s))
     return found
 
 
@@ -342,16 +323,16 @@ def combined_here(
         are_alike = all(v.shape == first.shape for v in values)  # or node 0 says so
         if are_alike and not goes_by_rank(op, first.dtype, first.nbytes):
             made[i] = np.asarray(combine(op, values, weights))
+    if not made:
+        return replies
     found: list[tuple | None] = []
     of_node: dict[int, Any] = made
-    for reply in replies if made else ():
-        if reply is None:
-            found.append(None)
-            continue
-        outputs, rows = reply
-        found.append(({**outputs, **of_node}, rows))
-        of_node = dict.fromkeys(made, IN_FIRST)
-    return found or replies
+    for reply in replies:
+        if reply is not None:
+            reply = {**reply[0], **of_node}, reply[1]
+            of_node = dict.fromkeys(made, IN_FIRST)
+        found.append(reply)
+    return found
 
 
 CODECS |= {

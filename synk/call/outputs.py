@@ -1,10 +1,16 @@
-"""The outputs of a call: which are wanted, and the ranks' values made into one."""
+"""The outputs of a call: which are wanted, and the ranks' values made into one.
+
+What a rank replies is a tuple: its outputs, and of how many rows they are. The master's
+own outputs are a list, in the order of the subset. Those of another rank are a dict of
+windows by their position in the function, and only those that the master needs; what
+goes in a tree is there by a key of its own.
+"""
 
 from __future__ import annotations
 
 import operator
 from collections.abc import Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import numpy as np
 
@@ -15,17 +21,15 @@ from ..ranks.context import RankContext
 from ..reduce_ops import OutputOp, ReduceOp, combine
 from ..reduce_tree import TreeOutput, settled
 
+IN_FIRST = None
+"""Stands for an output that is in that of the first rank of its node: both together."""
+
 
 class Wanted:
-    """The outputs that a call returns.
+    """The outputs that a call returns: as "one", as a "list" or "none" at all.
 
-    Parameters
-    ----------
-    returns : {"one", "list", "none"}
-        In which form.
-    order : sequence of int
-        Positions among the function's outputs, in the order asked for. Ascending, and
-        each once, they are the subset: what is to be computed.
+    The order holds positions among the function's outputs, as they were asked for.
+    Ascending, and each once, they are the subset: what is to be computed.
     """
 
     def __init__(self, returns: str, order: Sequence[int]) -> None:
@@ -34,13 +38,7 @@ class Wanted:
         self._places = [self.subset.index(i) for i in order]
 
     def of(self, output_subset: Sequence[int] | None) -> Wanted:
-        """Return what a call with `output_subset` returns, of all these outputs.
-
-        Raises
-        ------
-        IndexError
-            If there is no such output.
-        """
+        """Return what a call with `output_subset` returns, of all these outputs."""
         if output_subset is None:
             return self
         outputs = len(self.subset)
@@ -58,30 +56,9 @@ class Wanted:
         return results[0] if self._returns == "one" else None
 
 
-IN_FIRST = None
-"""Stands for an output that is in that of the first rank of its node: both together."""
-
-
-class Reply(NamedTuple):
-    """What one rank's share of a call has come to; on its way a plain tuple.
-
-    Attributes
-    ----------
-    outputs : list of numpy.ndarray or TreeOutput, or dict of int to Window
-        The master's own in the order of the subset; other ranks' by their position in
-        the function, and only those that the master needs. Where a node has combined
-        an output, `IN_FIRST` on its ranks but the first.
-    rows : int
-        How many rows are behind them.
-    """
-
-    outputs: Any
-    rows: int
-
-
 def rows_of(replies: Sequence[tuple | None]) -> tuple[int, ...]:
     """Return on how many rows each rank has computed."""
-    return tuple([0 if reply is None else reply[1] for reply in replies])  # as `Reply`
+    return tuple([0 if reply is None else reply[1] for reply in replies])
 
 
 def combine_outputs(
@@ -92,25 +69,13 @@ def combine_outputs(
     what: object,
     ops: Sequence[OutputOp] | None = None,
 ) -> list[np.ndarray]:
-    """Reduce the ranks' outputs; those of ranks that were idle are not there.
+    """Reduce the ranks' outputs, by the function's ops or others; idle ranks are None.
 
-    Parameters
-    ----------
-    replies : sequence
-        A `Reply` of each rank, as a tuple.
-    what : object
-        What was called, for messages.
-    ops : sequence of str or None, optional
-        By which outputs are combined, if not by the function's.
-
-    Raises
-    ------
-    ShapeMismatch
-        If the shapes on the ranks do not fit together.
+    Messages speak of `what` was called.
     """
-    present = [Reply(*reply) for reply in replies if reply is not None]
+    present = [reply for reply in replies if reply is not None]
     ops, results = ops or spec.wire_ops, []
-    own, others = present[0].outputs, [reply.outputs for reply in present[1:]]
+    own, others = present[0][0], [outputs for outputs, _ in present[1:]]
     whole: list[Any] = []  # where rank 0 has rows, as it has of what goes in a tree
     if isinstance(own, list):
         whole = settled(own, lambda key: [context.array(each[key]) for each in others])
@@ -121,14 +86,13 @@ def combine_outputs(
             continue
         values: list[np.ndarray] = []
         weights: list[int] = []
-        for reply in present if op is not None else present[:1]:
-            outputs = reply.outputs
+        for outputs, rows in present if op is not None else present[:1]:
             value = outputs[position if isinstance(outputs, list) else i]
             if value is IN_FIRST:
-                weights[-1] += reply.rows
+                weights[-1] += rows
             else:
                 values.append(context.array(value))
-                weights.append(reply.rows)
+                weights.append(rows)
         if op is not None:
             results.append(_reduced(spec, i, op, values, weights, what))
         elif isinstance(own, list) or not isinstance(values[0], np.ndarray):

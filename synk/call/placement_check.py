@@ -16,6 +16,7 @@ from typing import TypeVar
 import numpy as np
 from pytensor.compile import SharedVariable
 from pytensor.graph.basic import Variable
+from pytensor.graph.traversal import walk
 
 from ..compiler.placement.streams import CommonStream
 from ..compiler.proof import say
@@ -37,33 +38,28 @@ Result = TypeVar("Result")
 
 
 class PlacementCheck:
-    """How ranks hold the variables of one function, before its calls and after them.
-
-    Attributes
-    ----------
-    entries : list of LedgerEntry
-        Of the variables, in the ledger of the present session.
-    workers : int or None
-        Of a training rule, if the ranks are meant to hold values of their own.
-    are_nodes : bool
-        Whether these values are the same on all ranks of a machine: see `train_as`.
-    """
+    """How ranks hold the variables of one function, before its calls and after them."""
 
     def __init__(self, spec: FunctionSpec) -> None:
         self._spec = spec
         self._what = spec.label
         self._made_for: Callable[[], Pool | None] = no_pool
+        # Those of the ledger for which `_parts` and `_is_replicated` were found.
         self._version = self._version_known = -1
         self._is_replicated = False
+        self._parts: tuple[SharedVariable, ...] = ()
+        # Of the variables, in the ledger of the present session.
         self._entries: dict[SharedVariable, LedgerEntry] = {}
         self.entries: list[LedgerEntry] = []
         self._streams: list[LedgerEntry] = []
+        # What the last call has made, on so many rows of each rank.
         self._made: list[tuple[LedgerEntry, Holding]] | None = None
-        self._rows: tuple[int, ...] | None = None  # of ranks, in the last call
+        self._rows: tuple[int, ...] | None = None
         self._has_complained = False
+        # Of a training rule, if the ranks are meant to hold values of their own, and
+        # whether those of a machine have the same.
         self.workers: int | None = None
         self.are_nodes = False
-        self._parts: tuple[SharedVariable, ...] = ()
 
     def train_as(self, workers: int | None, are_nodes: bool = False) -> None:
         """Have calls be steps of workers of a training rule, or of none.
@@ -171,8 +167,7 @@ class PlacementCheck:
             holding = Holding("unknown", f"{self._what} failed: {error!r}")
             SESSION.ledger.note((var for var, _ in self._spec.updates), holding)
         elif launch.made:
-            bounds = calls[launch.made - 1]
-            self.note(tuple(part_lengths(bounds)))
+            self.note(tuple(part_lengths(calls[launch.made - 1])))
         else:
             for var, _ in self._spec.updates:
                 self._entries[var].see()
@@ -188,12 +183,7 @@ class PlacementCheck:
         """Run the function in the master alone; what fails in it is undone.
 
         What is run begins a call of the transaction, and stores by that what it
-        updates.
-
-        Raises
-        ------
-        SplitError
-            If the master has a part only of what it reads.
+        updates. Raise SplitError if the master has a part only of what it reads.
         """
         transaction, unset = Transaction(), self._unset_in_master()
 
@@ -240,10 +230,10 @@ class PlacementCheck:
         """Return how the variables are held, for an explanation."""
         if SESSION.state != "running" or SESSION.size == 1:
             return []
-        variables = [var for var in self.variables if not is_stream(var)]
         by_state: dict[str, list[SharedVariable]] = {}
-        for var in variables:
-            by_state.setdefault(str(SESSION.ledger.of(var)), []).append(var)
+        for var in self.variables:
+            if not is_stream(var):
+                by_state.setdefault(str(SESSION.ledger.of(var)), []).append(var)
         found = []
         for state, some in by_state.items():
             entries = SESSION.ledger.entries(some)
@@ -288,9 +278,7 @@ class PlacementCheck:
 
     def _examine(self) -> tuple[SharedVariable, ...]:
         others = self._others()
-        if not others:
-            return ()
-        if self.are_nodes:
+        if not others or self.are_nodes:
             return ()
         if self._spec.is_local:
             if self.workers is None:
@@ -314,12 +302,8 @@ class PlacementCheck:
         spec = self._spec
         outputs = set(range(len(spec.plain_outputs))) - set(spec.left_outputs)
         updates = set(range(len(spec.plain_updates))) - set(spec.left_updates)
-        return _read(
-            [
-                *(spec.plain_outputs[i] for i in outputs),
-                *(spec.plain_updates[i][1] for i in updates),
-            ]
-        )
+        news = [spec.plain_updates[i][1] for i in updates]
+        return _read([*(spec.plain_outputs[i] for i in outputs), *news])
 
     def _complain(self, others: list[tuple[SharedVariable, Holding]]) -> None:
         """Say of a local function what its outputs' ops rest on, which is not so."""
@@ -433,18 +417,11 @@ def _read(graph: Iterable[Variable]) -> set[SharedVariable]:
 
     What the ranks have reduced is equal on all; what is marked as local is meant so.
     """
-    found: set[SharedVariable] = set()
-    seen: set[Variable] = set()
-    todo = list(graph)
-    while todo:
-        var = todo.pop()
-        if var in seen:
-            continue
-        seen.add(var)
-        if isinstance(var, SharedVariable):
-            found.add(var)
-        elif var.owner is not None and not isinstance(
-            var.owner.op, (*COLLECTIVES, Local)
-        ):
-            todo.extend(var.owner.inputs)
-    return found
+
+    def inputs_of(var: Variable) -> list[Variable] | None:
+        node = var.owner
+        if node is None or isinstance(node.op, (*COLLECTIVES, Local)):
+            return None
+        return node.inputs
+
+    return {var for var in walk(graph, inputs_of) if isinstance(var, SharedVariable)}

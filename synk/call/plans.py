@@ -15,7 +15,6 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
-from pytensor.graph.basic import Variable
 
 from ..choice import records
 from ..choice.engine import (
@@ -33,12 +32,10 @@ from ..choice.plan import (
     KEPT_FROM,
     Plan,
     PlanFacts,
-    Predicted,
     are_kept,
     block_of,
     choose,
     plans_of,
-    predict,
     why_in_one_go,
 )
 from ..choice.work import KnownShapes, Work, nbytes_of, work_of
@@ -86,37 +83,21 @@ class Planned(NamedTuple):
         """Return rows cut between the ranks at blocks, where the plan has them."""
         if not rows.total:
             return rows
-        return rows._replace(bounds=self.bounds(rows.total, len(rows.bounds) - 1))
-
-    def bounds(self, rows: int, ranks: int) -> list[int]:
-        """Return where the rows of each rank begin, and where the last one's end."""
-        return cuts(rows, ranks, self.plan.block or 1)
+        bounds = cuts(rows.total, len(rows.bounds) - 1, self.plan.block or 1)
+        return rows._replace(bounds=bounds)
 
 
 class Plans:
-    """What makes the calls of one function.
-
-    Parameters
-    ----------
-    spec : FunctionSpec
-        As the script has made it.
-
-    Attributes
-    ----------
-    last : Planned
-        What has made the last call, or is to make the first one.
-    measured : list of PlanTimes
-        By `synk.tune`.
-    """
+    """What makes the calls of one function."""
 
     def __init__(self, spec: FunctionSpec) -> None:
         self._spec = spec
-        self.last = Planned(Plan(), Replicas(spec))
-        self.measured: list[PlanTimes] = []
-        self._as_made = self.last.replicas  # in the mode of the script or PyTensor
+        self._as_made = Replicas(spec)  # in the mode of the script or PyTensor
+        # What has made the last call, or is to make the first one.
+        self.last = Planned(Plan(), self._as_made)
+        self.measured: list[PlanTimes] = []  # by `synk.tune`
         self._by_engine: dict[str, Replicas] = {}
         self._by_scale: dict[int, Planned] = {}
-        self._shapes: dict[int, KnownShapes] = {}  # for the rows asked for last
         self._inputs_kept: dict[tuple, tuple[int, ...]] = {}
         self._lengths: set[int] = set()
         self._failed: set[str | None] = set()  # engines that could not compile it
@@ -134,7 +115,6 @@ class Plans:
         """
         if not SESSION.is_of(self._made_for):
             self._by_scale, self._made_for = {}, weakref.ref(SESSION.pool)
-            self._shapes.clear()
         scale = records.scale_of(rows)
         planned = self._by_scale.get(scale)
         if planned is None:
@@ -149,15 +129,16 @@ class Plans:
 
     def _note_length(self, rows: int, planned: Planned) -> None:
         """Warn, once, where JAX compiles for many numbers of rows."""
-        engine = planned.plan.engine or self._named_engine
-        if not engine_named(engine).PER_SHAPE or self._spec.pad:
+        engine = planned.replicas.local().engine
+        if not engine.PER_SHAPE or self._spec.pad:
             return
         self._lengths.add(rows)
         if len(self._lengths) == MANY_LENGTHS:
             text = (
                 f"{self._spec.label} has been called on {MANY_LENGTHS} different"
-                f" numbers of rows; {engine} compiles for each, which takes a second or"
-                ' so. With pad=True it compiles for few, with mode="NUMBA" once'
+                f" numbers of rows; {engine.name} compiles for each, which takes a"
+                ' second or so. With pad=True it compiles for few, with mode="NUMBA"'
+                " once"
             )
             warnings.warn(text, UserWarning, stacklevel=callers_level())
 
@@ -193,7 +174,14 @@ class Plans:
 
     def prepare_usual(self) -> None:
         """Prepare a call that returns all outputs, on all ranks, in one go."""
-        planned = self.last if self._by_scale else self._without_sizes()
+        planned = self.last
+        if not self._by_scale:  # no call has told sizes yet
+            engines, ranks = self._engines(), SESSION.size
+            sizes = False, False, 0, 0, None, None
+            plan = Plan(engine_asked_for(self._spec))
+            if engines:
+                plan = choose(PlanFacts(engines, self._kind(), *sizes, ranks, ranks))
+            planned = self._with_replicas(plan)
         replicas, every = planned.replicas, tuple(range(len(self._spec.outputs)))
         with replicas.notice:
             replicas.prepare(planned.way(every)[1], every)
@@ -216,7 +204,8 @@ class Plans:
         keeping, inputs = self.keeping(programs, kind, subset, rows.total, given)
         if not inputs:
             return kind, rows
-        states = [_state(given.values[i]) for i in inputs]
+        values = [given.values[i] for i in inputs]
+        states = [v._state if isinstance(v, Data) else None for v in values]
         if None in states or not isinstance(rows.selection, slice):
             # What makes blocks' values is the same for all rows, kept or not.
             return keeping if block else kind, rows
@@ -253,33 +242,14 @@ class Plans:
 
     # -- what there is to choose from
 
-    @cached_property
-    def _graph(self) -> list[Variable]:
-        """All that a call computes."""
-        return self._spec.graph
+    def _engines(self) -> tuple[str, ...]:
+        """Return the engines that may be chosen from."""
+        found = engines_for(self._spec)
+        return tuple(engine for engine in found if engine not in self._failed)
 
-    @cached_property
     def _kind(self) -> Kind:
         spec = self._spec
-        return kind_of(self._graph, spec.row_inputs, bool(spec.updates))
-
-    @cached_property
-    def _named_engine(self) -> str | None:
-        """The engine of the mode that the script has named, or of PyTensor's own."""
-        return engine_of(self._spec.mode)
-
-    @cached_property
-    def spelled(self) -> str:
-        """The graph as a text, which a record goes by."""
-        return records.spelled(self._graph)
-
-    def _without_sizes(self) -> Planned:
-        """Return a plan by all ranks, of the engine that calls of any size have."""
-        if not (engines := self._engines()):
-            return self._with_replicas(Plan(engine_asked_for(self._spec)))
-        kind, ranks = self._kind, SESSION.size
-        facts = PlanFacts(engines, kind, False, False, 0, 0, None, None, ranks, ranks)
-        return self._with_replicas(choose(facts))
+        return kind_of(spec.graph, spec.row_inputs, bool(spec.updates))
 
     def facts(
         self,
@@ -300,7 +270,7 @@ class Plans:
         nbytes = nbytes_of(spec.inputs, sizes)
         return PlanFacts(
             engines=self._engines(),
-            kind=self._kind,
+            kind=self._kind(),
             is_of_data=not (spec.bcast_inputs or spec.shared_variables()),
             may_be_alone=self._can_be_alone and may_be_alone(spec),
             rows=about,
@@ -320,40 +290,28 @@ class Plans:
         That is these rows themselves where others do not fit the function's other
         arguments, which have a value for each row. With them come sizes and work.
         """
+        spec, n = self._spec, len(self._spec.inputs)
+        shapes = list(map(np.shape, arrays))
         for about in (records.rows_of(records.scale_of(rows)), rows):
-            sizes = self._sizes(about, arrays)
-            work = work_of(self._graph, self._spec.row_inputs, sizes)
+            given = zip(spec.inputs, shapes[:n], strict=True)
+            known = {var: (about, *shape[1:]) for var, shape in given}
+            known[spec.call.as_long] = about, 0
+            for i, var in spec.call.none_of.items():
+                known[var] = 0, *shapes[i][1:]
+            known.update(zip(spec.bcast_inputs, shapes[n:], strict=True))
+            sizes = KnownShapes(known)
+            work = work_of(spec.graph, spec.row_inputs, sizes)
             if work is not None:
                 break
         return about, sizes, work
 
-    def _sizes(self, rows: int, arrays: Sequence[Any]) -> KnownShapes:
-        """Return the shapes in the graph, for so many rows."""
-        if rows not in self._shapes:
-            spec, n = self._spec, len(self._spec.inputs)
-            shapes = list(map(np.shape, arrays))
-            given = zip(spec.inputs, shapes[:n], strict=True)
-            known = {var: (rows, *shape[1:]) for var, shape in given}
-            known[spec.call.as_long] = rows, 0
-            for i, var in spec.call.none_of.items():
-                known[var] = 0, *shapes[i][1:]
-            known.update(zip(spec.bcast_inputs, shapes[n:], strict=True))
-            self._shapes = {rows: KnownShapes(known)}
-        return self._shapes[rows]
-
     def possible(self, rows: int, arrays: Sequence[Any]) -> list[Planned]:
         """Return all plans that there are for calls of so many rows."""
-        if not self._engines():
-            return []
-        found = map(self._with_replicas, plans_of(self.facts(rows, arrays)))
-        by_name = {planned.plan.name: planned for planned in reversed(list(found))}
-        return list(reversed(by_name.values()))
-
-    def predicted(
-        self, rows: int, arrays: Sequence[Any], ranks: int, cores: int
-    ) -> Predicted | None:
-        """Return the seconds of a call by so many ranks; None if they do not follow."""
-        return predict(self.facts(rows, arrays, ranks, cores))
+        found: dict[str, Planned] = {}
+        for plan in plans_of(self.facts(rows, arrays)) if self._engines() else ():
+            planned = self._with_replicas(plan)
+            found.setdefault(planned.plan.name, planned)
+        return list(found.values())
 
     def settle(self, rows: int, planned: Planned, measured: dict[str, float]) -> None:
         """Have a plan make calls of about so many rows from now on, in later runs too.
@@ -377,11 +335,12 @@ class Plans:
             return self._with_replicas(self._plan_asked_for(rows, arrays))
         key = self._key(records.scale_of(rows))
         record = records.find(key, self._spec.label)
-        if record is not None and record.plan.engine in engines:
-            plan = record.plan
-        else:
-            plan = choose(self.facts(rows, arrays))
-        if self._spec.has_any_bits and not plan.block:  # though a record says so
+        plan = None if record is None else record.plan
+        if (
+            plan is None
+            or plan.engine not in engines
+            or (self._spec.has_any_bits and not plan.block)  # though a record says so
+        ):
             plan = choose(self.facts(rows, arrays))
         return self._with_replicas(plan)
 
@@ -389,7 +348,7 @@ class Plans:
         """Return the plan where the script, or the environment, has named a mode."""
         spec, asked = self._spec, engine_asked_for(self._spec)
         why = described(spec.mode) if asked is None else "by SYNK_ENGINE"
-        engine = asked or self._named_engine
+        engine = asked or engine_of(spec.mode)
         if not engine_named(engine).HAS_BLOCKS or draws_among_rows(spec):
             at_once = f"{why} goes through all rows of a rank at once"
             return Plan(asked, why=why, in_one_go=at_once)
@@ -400,10 +359,10 @@ class Plans:
             block, in_one_go = 0, f"{VARIABLE}=default cuts few rows evenly"
         return Plan(asked, False, block, why, in_one_go)
 
-    def _engines(self) -> tuple[str, ...]:
-        """Return the engines that may be chosen from."""
-        found = engines_for(self._spec)
-        return tuple(engine for engine in found if engine not in self._failed)
+    @cached_property
+    def spelled(self) -> str:
+        """The graph as a text, which a record goes by."""
+        return records.spelled(self._spec.graph)
 
     def _key(self, scale: int) -> str:
         cores = len(SESSION.context.place.cores)
@@ -427,10 +386,6 @@ class Plans:
                 why = programs.blocks.refused or "no output is of rows"
                 plan = dataclasses.replace(plan, block=0, in_one_go=why)
         return Planned(plan, replicas)
-
-
-def _state(value: Any) -> int | None:
-    return value._state if isinstance(value, Data) else None
 
 
 def is_of_engine(error: Exception) -> bool:

@@ -37,7 +37,7 @@ TOLERANCES = {
 }
 """Largest difference, as a part of the largest absolute value of the serial result.
 
-Of a larger one `Rounding` tells whether rounding errors explain it.
+Of a larger one `Expected` tells whether rounding errors explain it.
 """
 
 TRIALS = 4
@@ -49,51 +49,52 @@ another such change has a probability of some 1e-4.
 """
 
 
-class Rounding:
-    """The rounding errors in the results of a graph.
+class Expected:
+    """What a call should give: a serial run's results, and the rounding errors in them.
 
-    What PyTensor makes of it to be safe from overflow is kept, so that errors are those
-    of what is computed. A graph within it, as a scan's, is one step.
-
-    Parameters
-    ----------
-    inputs, outputs : sequence of Variable
-    arguments : sequence of numpy.ndarray
-        Of the inputs. They must not change meanwhile.
-    precision : str or None
-        What products of float32 are computed in, and their factors rounded to.
+    What PyTensor makes of the graph to be safe from overflow is kept, so that errors
+    are those of what is computed. A graph within it, as a scan's, is one step. The
+    arguments must not change meanwhile. In `precision` products of float32 are
+    computed, and their factors rounded.
     """
 
     def __init__(
         self,
-        inputs: Sequence[Variable],
-        outputs: Sequence[Variable],
+        graph: tuple[list[Variable], list[Variable]],
         arguments: Sequence[Any],
         precision: str | None,
+        results: Sequence[Any],
     ) -> None:
-        self._inputs, self._outputs = list(inputs), list(outputs)
-        self._arguments = arguments
+        self._inputs, self._outputs = graph
+        self._arguments, self._results = arguments, results
         self._digits, self._factors = Digits(), Digits()
         self._of_products = EPSILONS.get(precision or "", 0.0) / 4
         self._compiled: Callable[..., list] | None = None
         self._changes: dict[float, list[float]] = {}
 
-    def allowed(self, i: int, unit: float) -> float:
+    def problem(self, i: int, value: Any) -> str | None:
+        """Say how a value differs from result `i`, if it does beyond rounding."""
+        dtype = _coarsest(self._outputs[i])
+        if dtype is None:
+            return _difference(value, self._results[i], 0, lambda: 0.0)
+        unit = float(np.finfo(dtype).eps)
+
+        def allowed() -> float:
+            return self._allowed(i, unit)
+
+        return _difference(value, self._results[i], TOLERANCES[dtype], allowed)
+
+    def _allowed(self, i: int, unit: float) -> float:
         """Return by how much other ways to compute result `i` may differ from it.
 
-        Parameters
-        ----------
-        i : int
-        unit : float
-            The relative size of rounding errors where it is computed.
+        It is computed with rounding errors of that relative size.
         """
         if unit not in self._changes:
             plain = self._computed(0.0, 0.0)
             self._changes[unit] = [0.0] * len(plain)
             for _ in range(TRIALS):
                 trial = self._computed(unit, self._of_products)
-                found = map(change, trial, plain)
-                most = map(max, self._changes[unit], found)
+                most = map(max, self._changes[unit], map(_change, trial, plain))
                 self._changes[unit] = list(most)
         return MARGIN * self._changes[unit][i]
 
@@ -158,7 +159,7 @@ class ChangeDigits(Op):
         output_storage[0][0] = np.array(self.digits.changed(inputs[0]))
 
 
-def change(one: Any, other: Any) -> float:
+def _change(one: Any, other: Any) -> float:
     """Return the largest difference of two arrays, as far as they are finite."""
     one, other = np.asarray(one), np.asarray(other)
     if one.shape != other.shape or other.dtype.kind not in "fc":
@@ -168,7 +169,7 @@ def change(one: Any, other: Any) -> float:
     return float(np.max(np.abs(one - other), initial=0))
 
 
-def coarsest(var: Variable) -> str | None:
+def _coarsest(var: Any) -> str | None:
     """Return the dtype of the coarsest floats that one is computed in.
 
     None for a variable that is no float itself, and must be equal.
@@ -184,22 +185,13 @@ def coarsest(var: Variable) -> str | None:
     return max(computed, key=lambda dtype: TOLERANCES.get(dtype, 0))
 
 
-def difference(
-    value: Any,
-    serial: Any,
-    tolerance: float,
-    rounding: Callable[[], float] = lambda: 0.0,
+def _difference(
+    value: Any, serial: Any, tolerance: float, rounding: Callable[[], float]
 ) -> str | None:
     """Describe how a value differs from the serial one, or return None.
 
-    Parameters
-    ----------
-    value, serial : numpy.ndarray
-    tolerance : float
-        As a part of the largest absolute value of `serial`; 0 for values that must be
-        equal.
-    rounding : callable, optional
-        Returns what difference rounding errors explain; asked where that decides.
+    The tolerance is a part of the largest absolute value, 0 for what must be equal.
+    Where it does not decide, `rounding` is asked what rounding errors explain.
     """
     value, serial = np.asarray(value), np.asarray(serial)
     if value.shape != serial.shape:

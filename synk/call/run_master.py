@@ -17,29 +17,19 @@ from functools import partial
 from time import perf_counter
 from typing import Any
 
-import numpy as np
-
 from ..errors import StateError
 from ..memory.partition import count, cuts, part_lengths, select
 from ..programs.programs import CallKind
 from ..ranks.ledger import NOTHING, LedgerEntry, set_among
 from ..ranks.session import SESSION
 from ..times.timing import COMMON, COMPUTE, NODES, REDUCE, ROWS, WAIT
-from ..variables.data import Data, any_partial
-from .arguments import (
-    CallRows,
-    InputSource,
-    check_num_slices,
-    check_shared_rows,
-    describe_selection,
-    gather,
-    windows_of,
-)
-from .bound import How
+from ..variables.data import Data
+from .arguments import CallRows, InputSource, check_shared_rows, stage_all
+from .bound import Bound, How
 from .outputs import Wanted
 from .placement_check import PlacementCheck
 from .plans import Planned
-from .run_worker import PhaseTimer, RunCall, Spent, combine_runs, stacked, worker_run
+from .run_worker import PhaseTimer, Spent, combine_runs, stacked, worker_run
 from .variant import Variant
 
 AT_ONCE = 64
@@ -49,19 +39,14 @@ AT_ONCE = 64
 class RunTimes:
     """Where the time of a run went, in all of its launches.
 
-    Attributes
-    ----------
-    rows, compute, reduce, wait : float
-        Seconds, the means of the ranks that have made the calls. Calls that follow a
-        compilation are left out. What a rank waits in the end for slower ones counts.
-        Of calls that had to be launched one by one there are none.
-    calls : list of float
-        The seconds of each call, on rank 0.
+    Calls that follow a compilation are left out. What a rank waits in the end for
+    slower ones counts. Of calls that had to be launched one by one nothing is spent.
     """
 
     def __init__(self) -> None:
-        self.rows = self.compute = self.reduce = self.wait = 0.0
-        self.calls: list[float] = []
+        # Seconds, the means of the ranks; by the names of `train.history`.
+        self.spent = dict.fromkeys(("compute", "rows", "exchange", "wait"), 0.0)
+        self.calls: list[float] = []  # the seconds of each call, on rank 0
 
     def add(self, by_rank: Sequence[Spent]) -> None:
         """Count a launch, of which all ranks have told that made it."""
@@ -69,44 +54,30 @@ class RunTimes:
         longest = max(spent.ended[-1] - spent.began for spent in by_rank)
         for phases, began, ended in by_rank:
             rest = longest - (ended[-1] - began)
-            self.rows += phases[ROWS] / len(by_rank)
-            self.compute += (phases[COMPUTE] + phases[COMMON]) / len(by_rank)
-            self.reduce += (phases[REDUCE] + phases[NODES]) / len(by_rank)
-            self.wait += (phases[WAIT] + rest) / len(by_rank)
-        before = by_rank[0].began
-        for end in by_rank[0].ended:
-            self.calls.append(end - before)
-            before = end
+            of_rank = {
+                "compute": phases[COMPUTE] + phases[COMMON],
+                "rows": phases[ROWS],
+                "exchange": phases[REDUCE] + phases[NODES],
+                "wait": phases[WAIT] + rest,
+            }
+            for name, seconds in of_rank.items():
+                self.spent[name] += seconds / len(by_rank)
+        ends = [by_rank[0].began, *by_rank[0].ended]
+        self.calls += [end - before for before, end in itertools.pairwise(ends)]
 
     def include(self, other: RunTimes) -> None:
         """Count what another one has counted."""
-        self.rows += other.rows
-        self.compute += other.compute
-        self.reduce += other.reduce
-        self.wait += other.wait
+        for name, seconds in other.spent.items():
+            self.spent[name] += seconds
         self.calls += other.calls
 
 
-class FunctionRun:
+class FunctionRun(Bound):
     """A run: arguments checked once, batches one by one.
 
-    Parameters
-    ----------
-    values : sequence of Data or array_like
-        The arguments, scattered inputs first.
-    how : How
-        The same for all calls.
-    one_call : callable
-        Makes one call by itself, of a batch, and returns the wanted outputs.
-    ran : RunTimes
-        Where its time is counted.
-    rows_of : callable, optional
-        What the rows of a batch are, if it does not say so itself.
-
-    Raises
-    ------
-    TypeError, ValueError
-        If an argument does not fit.
+    `one_call` makes one call by itself, of a batch, and returns the wanted outputs.
+    What the rows of a batch are, `rows_of` says if it does not say so itself. The time
+    is counted in `ran`.
     """
 
     def __init__(
@@ -116,73 +87,62 @@ class FunctionRun:
         how: How,
         one_call: Callable[[Any], list],
         ran: RunTimes,
-        rows_of: Callable[[Any], Any] | None = None,
+        rows_of: Callable[[Any], Any] = lambda batch: batch,
     ) -> None:
-        self._variant, self._how, self._one_call = variant, how, one_call
-        self._ran, self._rows_of = ran, rows_of
-        spec, size = variant.spec, SESSION.size
-        data = [each for each in values[: len(spec.inputs)] if isinstance(each, Data)]
-        self._num_slices = check_num_slices(how.num_slices, spec)
-        self._wanted = variant.all.of(how.output_subset)
-        if any(value.minibatch for value in data):
+        inputs = values[: len(variant.spec.inputs)]
+        if any(isinstance(value, Data) and value.minibatch for value in inputs):
             raise ValueError(
                 "minibatch data holds the rows of one call: a run has many"
             )
-        whole, self._given = gather(spec, values, None, size)
-        self._length = whole.total
-        self._batch_s = check_shared_rows(how.batch_s, spec.sliceable, size)
-        self._has_parts = any_partial(data)
-        if self._has_parts:
+        super().__init__(variant, values, how)
+        self._one_call, self._ran, self._rows_of = one_call, ran, rows_of
+        if self.has_parts:
             variant.plans.forbid_alone()  # rank 0 has not the rows of other machines
 
     def make(self, batches: Iterable, progress: bool | Callable[[int], object]) -> Any:
         """Make all calls; return what they return, see `Function.run`."""
-        with _reporting(progress, batches, self._variant.placement) as report:
-            return _joined(self._wanted, self._launched(batches, report))
+        with _reporting(progress, batches, self.variant.placement) as report:
+            return _joined(self.wanted, self._launched(batches, report))
 
     def _launched(self, batches: Iterable, report: Any) -> Iterator[list]:
         """Make the calls, launch by launch."""
-        variant = self._variant
-        for some in _in_launches(batches, variant.placement):
+        placement = self.variant.placement
+        for some in _in_launches(batches, placement):
             calls = [self._call(batch) for batch in some]
             before = [call.bounds for call in calls[:-1]]
-            if variant.placement.changes_itself(before):
+            if placement.changes_itself(before):
                 # The next may be another variant's, or be refused.
                 yield from _one_by_one(some, self._one_call, self._ran, report)
                 continue
-            for call in calls if variant.spec.parts else ():
-                variant.placement.check_parts(call.bounds)
+            for call in calls if self.variant.spec.parts else ():
+                placement.check_parts(call.bounds)
             yield from self._by_plans(calls, report)
 
-    def _call(self, batch: Any) -> RunCall:
+    def _call(self, batch: Any) -> CallRows:
         """Check one batch: of the scattered inputs or, without any, of shared rows."""
-        spec, size = self._variant.spec, SESSION.size
+        spec, size = self.variant.spec, SESSION.size
         if spec.inputs:
-            batch = batch if self._rows_of is None else self._rows_of(batch)
-            selection = select(batch, self._length)
-            return RunCall(selection, cuts(count(selection), size), self._batch_s)
-        batch_s = self._batch_s
-        if batch is not None:
-            batch_s = check_shared_rows(batch, spec.sliceable, size)
-        return RunCall(slice(0, 0), [0] * (size + 1), batch_s)
+            selection = select(self._rows_of(batch), self.rows.total)
+            bounds = cuts(count(selection), size)
+            return self.rows._replace(selection=selection, bounds=bounds)
+        if batch is None:
+            return self.rows
+        batch_s = check_shared_rows(batch, spec.sliceable, size)
+        return self.rows._replace(batch_s=batch_s)
 
-    def _by_plans(self, calls: list[RunCall], report: Any) -> Iterator[list]:
+    def _by_plans(self, calls: list[CallRows], report: Any) -> Iterator[list]:
         """Launch at once what calls one after the other have the same plan."""
-        variant, arrays = self._variant, self._given.arrays
-        plans = variant.plans
-        is_usual = self._num_slices == 1 and self._wanted is variant.all
+        variant, plans, arrays = self.variant, self.variant.plans, self.given.arrays
         while calls:
-            rows = calls[0].bounds[-1]
-            planned, is_alone = variant.planned(rows, arrays, is_usual)
+            rows = calls[0].total
+            planned, is_alone = variant.planned(rows, arrays, self.is_usual)
             kind = self._kind(planned, rows)
-            of_each = (call.bounds[-1] for call in calls)
-            alike = itertools.takewhile(partial(self._is_alike, planned, kind), of_each)
+            alike = itertools.takewhile(partial(self._is_alike, planned, kind), calls)
             many = sum(1 for _ in alike) if plans.are_proven(planned) else 1
-            some = calls[:many]
             launch = self._alone if is_alone else self._on_ranks
             start = perf_counter()
             try:
-                results, joined = launch(planned, some, report)
+                results, joined = launch(planned, calls[:many], report)
             except Exception as error:
                 if not plans.gives_up(planned, error):
                     raise
@@ -193,106 +153,76 @@ class FunctionRun:
             times = planned.replicas.local().times
             if is_alone:
                 times = variant.alone.times
-            times.returned(start, joined, "Function run", len(some))
+            times.returned(start, joined, "Function run", many)
 
-    def _is_alike(self, planned: Planned, kind: CallKind, rows: int) -> bool:
-        """Tell whether a call of so many rows is made as another one is."""
-        other = self._variant.plans.of(rows, self._given.arrays)
-        return planned.is_alike(other) and self._kind(other, rows) == kind
+    def _is_alike(self, planned: Planned, kind: CallKind, call: CallRows) -> bool:
+        """Tell whether a call is made as another one is."""
+        other = self.variant.plans.of(call.total, self.given.arrays)
+        return planned.is_alike(other) and self._kind(other, call.total) == kind
 
     def _on_ranks(
-        self, planned: Planned, calls: list[RunCall], report: Any
+        self, planned: Planned, calls: list[CallRows], report: Any
     ) -> tuple[list, float]:
         """Make several calls in one launch, on all ranks or on none.
 
-        Returns
-        -------
-        results : list of list
-            For each output, its values in the calls.
-        joined : float
-            When all ranks had done their shares.
+        Returns for each output its values in the calls, and when all ranks had done
+        their shares.
         """
-        variant, subset = self._variant, self._wanted.subset
-        placement, size = variant.placement, SESSION.size
-        replicas = planned.replicas
+        variant, subset, given = self.variant, self.wanted.subset, self.given
+        placement, replicas = variant.placement, planned.replicas
         # Workers of a rule have rows evenly, and machines those that they have read.
-        if placement.workers is None and not self._has_parts:
-            cut = planned.bounds
-            calls = [c._replace(bounds=cut(c.bounds[-1], size)) for c in calls]
-        bounds = [call.bounds for call in calls]
-        kind = self._kind(planned, bounds[0][-1])
+        if placement.workers is None and not self.has_parts:
+            calls = [planned.cut(call) for call in calls]
+        kind = self._kind(planned, calls[0].total)
         with replicas.notice:
             programs = replicas.prepare(kind, subset)
-            if any(0 in part_lengths(of_call) for of_call in bounds if of_call[-1]):
+            if any(0 in part_lengths(call.bounds) for call in calls if call.total):
                 replicas.prepare("idle", subset)
             if isinstance(report, ProgressBar) and not programs.times.is_fresh:
                 report.show()
+            bounds = [call.bounds for call in calls]
             with placement.launch(programs.streams(kind), bounds) as launched:
-                block, _ = planned.way(subset, self._num_slices)
-                what = replicas.number, subset, kind, self._num_slices, block
+                block, _ = planned.way(subset, self.num_slices)
+                what = replicas.number, subset, kind, self.num_slices, block
                 rest = launched.states, launched.number, placement.workers
-                mine = (what, *self._own(calls), *rest), report
-                theirs = (what, *self._described(calls), *rest), None
-                how = self._how.timeout, programs.label
-                replies = SESSION.run_args(worker_run, theirs, mine, *how)
+                sources = [tuple(InputSource(array, 0, False)) for array in given[1]]
+                own = [call._replace(sources=sources) for call in calls]
+                told: tuple[list, list] = own, given.constants
+                if SESSION.size > 1:
+                    told = stage_all(calls, given, SESSION.pool.stage)
+                replies = SESSION.run_args(
+                    worker_run,
+                    ((what, *told, *rest), None),
+                    ((what, own, given.constants, *rest), report),
+                    self.how.timeout,
+                    programs.label,
+                )
                 joined = perf_counter()
                 self._ran.add([reply.spent for reply in replies])
                 context, of_nodes = SESSION.context, placement.are_nodes
-                told = replies, context, variant.what, of_nodes
-                results = combine_runs(variant.spec, subset, *told)
+                by_rank = replies, context, variant.what, of_nodes
+                results = combine_runs(variant.spec, subset, *by_rank)
                 rows_of_last = tuple(replies[0].rows_by_call[-1])
                 placement.note(rows_of_last, calls[-1].batch_s)
         return results, joined
 
     def _kind(self, planned: Planned, rows: int) -> CallKind:
         """Return how a call of so many rows is run."""
-        programs, subset = planned.replicas.local(), self._wanted.subset
-        block, kind = planned.way(subset, self._num_slices)
+        programs, subset = planned.replicas.local(), self.wanted.subset
+        block, kind = planned.way(subset, self.num_slices)
         if not block:
             return kind  # nothing is kept from one batch to the next
-        return self._variant.plans.keeping(programs, kind, subset, rows, self._given)[0]
-
-    def _own(self, calls: list[RunCall]) -> tuple[list, list, list]:
-        """Return calls, sources and broadcast inputs as they are for the master."""
-        _, arrays, constants = self._given
-        sources = [tuple(InputSource(array, 0, False)) for array in arrays]
-        return calls, sources, constants
-
-    def _described(self, calls: list[RunCall]) -> tuple[list, list, list]:
-        """Describe calls, sources and broadcast inputs to ranks 1 and up.
-
-        `Data` is described where it lies; other arrays are copied to the stage.
-        """
-        if SESSION.size == 1:
-            return self._own(calls)
-        values, stage = self._given.values, SESSION.pool.stage
-        copies = [
-            array
-            for array, value in zip(self._given.arrays, values, strict=True)
-            if not isinstance(value, Data)
-        ]
-        copies += [c.selection for c in calls if isinstance(c.selection, np.ndarray)]
-        staged = iter(stage.put(copies))
-        windows = windows_of(values, staged)
-        described = [
-            call._replace(selection=describe_selection(call.selection, staged))
-            for call in calls
-        ]
-        n = len(self._given.sources)
-        sources = [tuple(InputSource(window, 0, False)) for window in windows[:n]]
-        return described, sources, windows[n:]
+        return self.variant.plans.keeping(programs, kind, subset, rows, self.given)[0]
 
     def _alone(
-        self, planned: Planned, calls: list[RunCall], report: Any
+        self, planned: Planned, calls: list[CallRows], report: Any
     ) -> tuple[list, float]:
         """Make several calls in rank 0, up to one that fails; see `_on_ranks`."""
-        alone, subset = self._variant.alone, self._wanted.subset
-        sources = [InputSource(None, 0, False)] * len(self._given.sources)
+        alone, subset = self.variant.alone, self.wanted.subset
         made: list[list] = [[] for _ in subset]
         timer = PhaseTimer(alone.times)
         for call in calls:
-            rows = CallRows(call.selection, call.bounds, sources)
-            results = alone.call(planned, rows, self._given, subset)
+            results = alone.call(planned, call, self.given, subset)
             for of_output, value in zip(made, results, strict=True):
                 of_output.append(value)
             timer.call_ended()
@@ -309,10 +239,7 @@ def run_one_by_one(
     progress: Any,
     ran: RunTimes,
 ) -> Any:
-    """Make calls that have no launch in common; return what a run returns.
-
-    `one_call` is as of `FunctionRun`.
-    """
+    """Make calls that have no launch in common; see `FunctionRun`."""
     with _reporting(progress, batches) as report:
         return _joined(wanted, _one_by_one(batches, one_call, ran, report))
 
@@ -320,7 +247,6 @@ def run_one_by_one(
 def _one_by_one(
     batches: Iterable, one_call: Callable[[Any], list], ran: RunTimes, report: Any
 ) -> Iterator[list]:
-    """Make calls each by itself."""
     for batch in batches:
         start = perf_counter()
         results = one_call(batch)
@@ -340,6 +266,8 @@ def _joined(wanted: Wanted, found: Iterable[list]) -> Any:
 
 
 # -- batches and launches
+
+_END = object()
 
 
 def _in_launches(batches: Iterable, placement: PlacementCheck) -> Iterator[list]:
@@ -362,9 +290,6 @@ def _in_launches(batches: Iterable, placement: PlacementCheck) -> Iterator[list]
         if not taken:
             placement.check()  # so that what is set from now on is told from this
         taken.append(batch)
-
-
-_END = object()
 
 
 @contextlib.contextmanager
@@ -439,13 +364,13 @@ class ProgressBar:
             from tqdm import tqdm
         except ImportError:
             raise ImportError("progress=True needs tqdm: pip install tqdm") from None
-        self._make, self._total = tqdm, total
+        self._make = partial(tqdm, total=total)
         self._bar: Any = None
 
     def show(self, counted: int = 0) -> None:
         """Show the bar, if it is not there yet, from so many calls on."""
         if self._bar is None:
-            self._bar = self._make(total=self._total, initial=counted)
+            self._bar = self._make(initial=counted)
 
     def __call__(self) -> None:
         """Count a call; the first, if the bar is not there, has compiled."""

@@ -1,6 +1,6 @@
 """Many calls of a function in one launch: what each rank does in `Function.run`.
 
-The master launches the ranks with a list of batches. Each rank goes through them by
+The master launches the ranks with a list of calls. Each rank goes through them by
 itself: a call waits for the other ranks where the graph reduces something, or else at
 its end if it makes updates. It keeps the outputs of all calls, and the master combines
 them when all are done.
@@ -19,7 +19,7 @@ import numpy as np
 from ..compiler.spec import FunctionSpec
 from ..memory.loading import Prefetcher
 from ..memory.partition import part_lengths, spans
-from ..programs.programs import Programs, Subset
+from ..programs.programs import Subset
 from ..ranks.context import RankContext
 from ..ranks.streams import worker_states
 from ..times.timing import Times
@@ -28,34 +28,14 @@ from .call_worker import RankShare
 from .outputs import IN_FIRST, combine_outputs
 
 
-class RunCall(NamedTuple):
-    """One call of a run: its rows, their cut into parts, and `batch_s`.
-
-    To ranks 1 and up a slice travels as (start, stop), an index array as a window. On
-    other nodes rows may lie elsewhere in each call; it has `sources` of its own then.
-    """
-
-    selection: Any
-    bounds: list[int]
-    batch_s: list | None
-    sources: list | None = None
-
-
 class Spent(NamedTuple):
-    """What one rank's share of a launch has taken.
-
-    Attributes
-    ----------
-    phases : list of float
-        Seconds by phase, see `times.timing.PHASES`, of the calls that were counted.
-    began : float
-    ended : list of float
-        When its calls had ended; of ranks 1 and up only the last.
-    """
+    """What one rank's share of a launch has taken."""
 
     phases: list[float]
+    """Seconds by phase, see `times.timing.PHASES`, of the calls that were counted."""
     began: float
     ended: list[float]
+    """When its calls had ended; of ranks 1 and up only the last."""
 
 
 class PhaseTimer:
@@ -78,41 +58,27 @@ class PhaseTimer:
 
 
 class RunReply(NamedTuple):
-    """What one rank's share of all calls of a launch has come to.
-
-    Attributes
-    ----------
-    made : list or dict
-        The master's own outputs of each call, or None. Of another rank what the master
-        needs: by the output the values of all calls, stacked, or by output and call
-        where shapes differ.
-    rows_by_call : list of list of int
-        The rows of each rank in every call; from rank 0 alone.
-    spent : Spent
-        Where its time has gone.
-    """
+    """What one rank's share of all calls of a launch has come to."""
 
     made: Any
+    """The master's own outputs of each call, or None: a list. Of another rank what the
+    master needs: by the output the values of all calls, stacked, or by output and call
+    where shapes differ."""
     rows_by_call: list[list[int]]
+    """The rows of each rank in every call; from rank 0 alone."""
     spent: Spent
 
 
 def worker_run(
     context: RankContext, told: tuple, progress: Callable[[], object] | None
 ) -> RunReply:
-    """Do one rank's share of every call.
+    """Do one rank's share of every call; `progress` is called after each.
 
-    Parameters
-    ----------
-    told : tuple
-        What all calls have alike, as of a call (see `RankShare`); the calls; sources
-        and broadcast inputs, which are arrays for the master and windows for other
-        ranks; the states of common streams; the launch; and, where each call is a step
-        of the ranks as workers of a training rule, the number of these.
-    progress : callable or None
-        To be called after each call.
+    See `RankShare` for what is told, but with a list of `CallRows`. Then come the
+    launch and, where each call is a step of the ranks as workers of a training rule,
+    the number of these. For the master arrays are arrays.
     """
-    what, calls, sources, constants, states, launch, workers = told
+    what, calls, constants, states, launch, workers = told
     number, subset, kind, num_slices, _ = what
     context.transaction.begin(launch)
     programs = context.functions[number]
@@ -123,75 +89,52 @@ def worker_run(
     worker = None if workers is None else context.workers[workers]
     of_node = worker is not None and worker.is_node
 
-    def share_of(call: RunCall) -> RankShare:
-        rows = call.selection, call.bounds, call.sources or sources
-        share = RankShare(context, (what, rows, (), call.batch_s, ()), of_node)
+    def share_of(rows: tuple) -> RankShare:
+        share = RankShare(context, (what, rows, (), ()), of_node)
         share.task.constants = constants
         return share
 
-    made = _Made(context, programs.times, of_node)
+    made: list[Any] = []
+    rows_by_call: list[list[int]] = []
+    timer = PhaseTimer(programs.times)
     meets = programs.cut(kind, subset).meets or not programs.spec.updates
+    # A thread that takes the rows of the next call meanwhile needs a core, or a GPU
+    # that copies them, and rows that are there already.
+    has_help = context.place.threads > 1 or programs.loader.are_on_device
     with contextlib.ExitStack() as stack:
         if worker is not None:
             programs.exchanges = worker.times
             worker.times.label, worker.times.tracer = programs.label, context.tracer
             stack.enter_context(worker.running())
         through: Iterable[tuple[RankShare, list | None]]
-        if _takes_ahead(context, programs, num_slices):
+        if has_help and num_slices == 1 and not programs.spec.sliceable:
             ahead = stack.enter_context(Prefetcher(programs.loader.rows))
             through = ahead.through(map(share_of, calls))
         else:
             through = ((share_of(call), None) for call in calls)
-        for (share, taken), call in zip(through, calls, strict=True):
+        for (share, taken), (_, bounds, *_) in zip(through, calls, strict=True):
             share.task.taken = taken
             context.recorder.phase[0] = COMPUTING
-            made.add(share, share.compute(), call)
+            outputs = share.compute()
+            if outputs is not None and context.rank:
+                made.append(share.for_master(outputs))
+            else:
+                made.append(outputs)
+            # Where machines make calls of their own, the rows of other machines, too.
+            rows_by_call.append(part_lengths(bounds) if of_node else share.by_rank)
             if worker is not None:
                 context.transaction.have_met()  # what fails from now on is not undone
-                worker.after_step(made.rows_by_call[-1])
+                worker.after_step(rows_by_call[-1])
             elif not meets and context.size > 1:  # one call apart: see `transaction`
                 context.comm.barrier()
                 context.transaction.have_met()
-            made.timer.call_ended()
+            timer.call_ended()
             if progress is not None:
                 progress()
-    return made.reply()
-
-
-def _takes_ahead(context: RankContext, programs: Programs, num_slices: int) -> bool:
-    """Tell whether a thread takes the rows of the next call meanwhile.
-
-    It needs a core, or a GPU that copies them, and rows that are there already.
-    """
-    has_help = context.place.threads > 1 or programs.loader.are_on_device
-    return has_help and num_slices == 1 and not programs.spec.sliceable
-
-
-class _Made:
-    """What the calls of a launch have made on one rank."""
-
-    def __init__(self, context: RankContext, times: Times, of_node: bool) -> None:
-        self._context, self._of_node = context, of_node
-        self._made: list[Any] = []
-        self.rows_by_call: list[list[int]] = []
-        self.timer = PhaseTimer(times)
-
-    def add(self, share: RankShare, outputs: list | None, call: RunCall) -> None:
-        """Add a call's outputs, those that the master needs."""
-        # Where machines make calls of their own, the rows of other machines, too.
-        by_rank = part_lengths(call.bounds) if self._of_node else share.by_rank
-        self.rows_by_call.append(by_rank)
-        if outputs is None or self._context.rank == 0:
-            self._made.append(outputs)
-        else:
-            self._made.append(share.for_master(outputs))
-
-    def reply(self) -> RunReply:
-        """Return what the master is told."""
-        spent = self.timer.spent(self._context.rank)
-        if self._context.rank == 0:
-            return RunReply(self._made, self.rows_by_call, spent)
-        return RunReply(self._context.leave(_packed(self._made)), [], spent)
+    spent = timer.spent(context.rank)
+    if context.rank == 0:
+        return RunReply(made, rows_by_call, spent)
+    return RunReply(context.leave(_packed(made)), [], spent)
 
 
 def _packed(made: Sequence[dict | None]) -> dict[Any, np.ndarray]:
@@ -218,14 +161,7 @@ def combine_runs(
 ) -> list[list[np.ndarray]]:
     """Return for each output its values in all calls of a launch.
 
-    Parameters
-    ----------
-    replies : sequence
-        What `worker_run` has returned on each rank.
-    what : object
-        What was called, for messages.
-    of_nodes : bool
-        Whether the ranks of each machine have made calls of their own.
+    With `of_nodes` the ranks of each machine have made calls of their own.
     """
     ops, reduced = list(spec.wire_ops), list[int]()
     if of_nodes and context.comm is not context.local:
@@ -242,11 +178,9 @@ def combine_runs(
 
 
 def _by_call(
-    replies: Sequence[RunReply],
-    context: RankContext,
-    reduced: Sequence[int],
+    replies: Sequence[RunReply], context: RankContext, reduced: Sequence[int]
 ) -> Iterator[list[tuple | None]]:
-    """Yield what all ranks' shares of each call have come to; see `outputs.Reply`."""
+    """Yield what all ranks reply of each call; see `outputs`."""
     own, rows_by_call, _ = replies[0]
     others = [
         {key: context.array(window) for key, window in reply.made.items()}

@@ -11,7 +11,7 @@ import contextlib
 from collections.abc import Callable, Sequence
 from functools import cached_property
 from time import perf_counter
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from pytensor.compile import SharedVariable
@@ -39,14 +39,7 @@ from ..user_frames import where_made
 from ..variables.one_rank import get_value
 from ..workers.affinity import allowed_cores
 from .arguments import check_arguments, gather
-from .rounding import TOLERANCES, Rounding, coarsest, difference
-
-
-class Expected(NamedTuple):
-    """What a call should give."""
-
-    results: list
-    rounding: Rounding
+from .rounding import TOLERANCES, Expected
 
 
 class SerialRun:
@@ -55,31 +48,20 @@ class SerialRun:
     def __init__(self, spec: FunctionSpec, what: str) -> None:
         self.timed: Timed | None = None
         """The last run whose time is known; the first one loads code."""
-        self._spec, self._what = spec, what
+        self.spec, self._what = spec, what
         self._compiled: dict[Subset, Callable] = {}
         self._warm: set[Any] = set()
         self._notice = Notice(lambda: what_compiles(spec, 1))
         self._every = tuple(range(len(spec.outputs)))
 
-    def run(self, values: Sequence[Any], batch: Any, subset: Subset) -> list:
-        """Compute outputs and the new values of the updates.
-
-        Parameters
-        ----------
-        values : sequence
-            The arguments, scattered inputs first.
-        batch : optional
-            As in a call.
-        subset : tuple of int
-            Which outputs.
-        """
-        return self._run(values, batch, subset)[1]
-
-    def _run(
+    def run(
         self, values: Sequence[Any], batch: Any, subset: Subset
     ) -> tuple[list, list]:
-        """Return the results, and before them what they come from."""
-        spec = self._spec
+        """Compute some outputs, and the new values of all updates.
+
+        Return what these come from, and before that the results.
+        """
+        spec = self.spec
         rows, (_, arrays, constants) = gather(spec, values, batch, 1)
         floats = [host.get_value(var) for var in self._floats]
         alone: Any = contextlib.nullcontext()
@@ -97,16 +79,16 @@ class SerialRun:
             taken = [RowTaker().take(*pair) for pair in pairs]
             results = self._compiled[subset](*taken, *constants, *floats)
             self._note_time(subset, perf_counter() - start, rows.total)
-        return [*taken, *constants, *floats], results
+        return results, [*taken, *constants, *floats]
 
     def _graph(self, subset: Subset) -> tuple[list[Variable], list[Variable]]:
         """Return its inputs, with floats of variables last, and what it computes."""
-        spec = self._spec
+        spec = self.spec
         wanted = [
             *(spec.plain_outputs[i] for i in subset),
             *(new for _, new in spec.plain_updates),
         ]
-        # Variables of floats are inputs: Rounding gives them other values.
+        # Variables of floats are inputs: `Expected` gives them other values.
         floats: dict[Variable, Variable] = {
             var: var.type(name=var.name) for var in self._floats
         }
@@ -117,7 +99,7 @@ class SerialRun:
     def _floats(self) -> list[SharedVariable]:
         return [
             var
-            for var in self._spec.shared_variables()
+            for var in self.spec.shared_variables()
             if isinstance(var.type, DenseTensorType) and var.type.dtype in TOLERANCES
         ]
 
@@ -129,11 +111,9 @@ class SerialRun:
         They are made by the transaction, or by compiled code in the variables' arrays:
         of those it keeps copies.
         """
-        spec = self._spec
-        values = check_arguments(
-            [*spec.inputs, *spec.bcast_inputs], values, spec.options
-        )
-        n = len(spec.inputs)
+        spec, n = self.spec, len(self.spec.inputs)
+        variables = [*spec.inputs, *spec.bcast_inputs]
+        values = check_arguments(variables, values, spec.options)
         arrays = [*values[:n], *(host.get_value(var) for var in spec.sliceable)]
         rows = [slice(0, len(array)) for array in arrays]
         start = perf_counter()
@@ -173,20 +153,8 @@ class SerialRun:
     ) -> Expected:
         """Return what a call should give, from the present values of variables.
 
-        Raises
-        ------
-        ValueError
-            If the call cannot be compared with the serial run.
+        Raise ValueError if the call cannot be compared with the serial run.
         """
-        self._check(check, subset)
-        arguments, results = self._run(values, batch, subset)
-        n = len(arguments) - len(self._floats)
-        # The call may write to the memory of variables.
-        arguments[n:] = [np.array(value) for value in arguments[n:]]
-        graph = self._graph(subset)
-        return Expected(results, Rounding(*graph, arguments, self._spec.precision))
-
-    def _check(self, check: str, subset: Subset) -> None:
         if check != "serial":
             known = "None, 'serial' or 'finite'"
             raise ValueError(f"check must be {known}, got {check!r}")
@@ -204,17 +172,22 @@ class SerialRun:
                 " serial run: outputs are rank 0's own, and updates depend on the"
                 " rows of a rank"
             )
+        results, arguments = self.run(values, batch, subset)
+        n = len(arguments) - len(self._floats)
+        # The call may write to the memory of variables.
+        arguments[n:] = [np.array(value) for value in arguments[n:]]
+        return Expected(self._graph(subset), arguments, self.spec.precision, results)
 
     @property
     def is_possible(self) -> bool:
         """Whether there is a serial run that computes the same."""
-        return not self._spec.sliceable and self._draw() is None
+        return not self.spec.sliceable and self._draw() is None
 
     def _refuse_sliceable(self, asked: str) -> None:
-        if self._spec.sliceable:
-            var = self._spec.sliceable[0]
+        if self.spec.sliceable:
+            var = self.spec.sliceable[0]
             which = "a sliceable shared variable"
-            if var in self._spec.parts:
+            if var in self.spec.parts:
                 which = "a shared variable that was scattered"
             raise ValueError(
                 f"{asked}: each rank has rows of its own of {var}, {which}, so there is"
@@ -223,8 +196,8 @@ class SerialRun:
 
     def _draw(self) -> Variable | None:
         """Return something that ranks draw each for itself, if there is any."""
-        graph = self._spec.graph
-        own = own_streams(graph, self._spec.streams)
+        graph = self.spec.graph
+        own = own_streams(graph, self.spec.streams)
         if not own:
             return None
         for node in io_toposort([], graph):
@@ -235,43 +208,39 @@ class SerialRun:
     @cached_property
     def _own(self) -> set[Variable]:
         """What each rank computes from its own rows."""
-        return self._spec.row_values(self._spec.graph)
+        return self.spec.row_values(self.spec.graph)
 
     def _outputs(self, subset: Subset) -> list[int]:
-        """Return the outputs that are meant to equal the serial run's."""
-        spec = self._spec
-        return [
-            i
-            for i in subset
-            if isinstance(spec.outputs[i].type, DenseTensorType)
-            and not (self._is_of_rank_0(i) and spec.outputs[i] in self._own)
-        ]
+        """Return the outputs that are meant to equal the serial run's.
 
-    def _is_of_rank_0(self, i: int) -> bool:
-        """Tell whether the user wants rank 0's own value of an output."""
-        spec = self._spec
-        return spec.output_ops[i] is None and spec.findings[i].named
+        Those are not of which the user wants rank 0's own value.
+        """
+        spec, found = self.spec, []
+        for i in subset:
+            of_rank_0 = spec.output_ops[i] is None and spec.findings[i].named
+            if isinstance(spec.outputs[i].type, DenseTensorType) and not (
+                of_rank_0 and spec.outputs[i] in self._own
+            ):
+                found.append(i)
+        return found
 
     def _updates(self) -> list[int]:
         """Return the updates that are meant to equal the serial run's, on all ranks."""
         return [
             i
-            for i, (shared, new) in enumerate(self._spec.updates)
+            for i, (shared, new) in enumerate(self.spec.updates)
             if isinstance(shared.type, DenseTensorType) and new not in self._own
         ]
 
     def compare(self, subset: Subset, results: Sequence, expected: Expected) -> None:
         """Compare outputs, and the updated variables of all ranks, with a serial run.
 
-        Raises
-        ------
-        SerialMismatch
-            If any differs beyond rounding.
+        Raise SerialMismatch if any differs beyond rounding.
         """
-        spec, complaints = self._spec, []
+        spec, complaints = self.spec, []
         for i in self._outputs(subset):
             place = subset.index(i)
-            problem = _problem(results[place], expected, place, spec.outputs[i])
+            problem = expected.problem(place, results[place])
             if problem:
                 what, op = spec.findings[i].label, spec.output_ops[i]
                 complaints.append(f"{what}, combined by {op!r}: {problem}")
@@ -280,29 +249,15 @@ class SerialRun:
         for rank in range(SESSION.size):
             values = get_value(rank, variables) if variables else []
             for i, value in zip(updates, values, strict=True):
-                shared, new = spec.updates[i]
-                problem = _problem(value, expected, len(subset) + i, new)
+                problem = expected.problem(len(subset) + i, value)
                 if problem:
-                    complaints.append(f"{label_of(shared)} on rank {rank}: {problem}")
+                    label = label_of(spec.updates[i][0])
+                    complaints.append(f"{label} on rank {rank}: {problem}")
         if complaints:
             raise SerialMismatch(
                 f"{self._what} differs from the serial run beyond rounding:\n  "
                 + "\n  ".join(complaints)
             )
-
-
-def _problem(value: Any, expected: Expected, place: int, var: Variable) -> str | None:
-    """Say how a value differs from a serial result, if it does beyond rounding."""
-    serial, dtype = expected.results[place], coarsest(var)
-    if dtype is None:
-        return difference(value, serial, 0)
-    unit = float(np.finfo(dtype).eps)
-    rounding = expected.rounding
-
-    def allowed() -> float:
-        return rounding.allowed(place, unit)
-
-    return difference(value, serial, TOLERANCES[dtype], allowed)
 
 
 def label_of(shared: SharedVariable) -> str:

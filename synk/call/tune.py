@@ -92,7 +92,7 @@ class _RolledBack(Exception):
 def _tuned(variant: Variant, values: Sequence[Any], how: How) -> list[PlanTimes]:
     """Time every plan on calls that are undone, and have the fastest make calls."""
     bound = BoundCall(variant, values, how)
-    given, rows = bound.given(values), bound.rows.total
+    given, rows = bound.values_of(values), bound.rows.total
     alone = variant.alone
 
     def seconds(planned: Planned) -> float:
@@ -151,16 +151,11 @@ def _compare(
     best = min(left, key=lambda k: times[k])
     measured = {candidates[k].plan.name: took for k, took in times.items()}
     plans.settle(rows, candidates[best], measured)
-    plans.measured = [
-        PlanTimes(
-            each.plan.name,
-            k == best,
-            times[k] * 1e3 if k in times else None,
-            firsts.get(k),
-            failed.get(k),
-        )
-        for k, each in enumerate(candidates)
-    ]
+    plans.measured = []
+    for k, each in enumerate(candidates):
+        took = times[k] * 1e3 if k in times else None
+        found = each.plan.name, k == best, took, firsts.get(k), failed.get(k)
+        plans.measured.append(PlanTimes(*found))
     return plans.measured
 
 

@@ -5,17 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ..choice.plan import Predicted
+from ..choice.plan import Predicted, predict
 from ..ranks.session import SESSION
 from ..report.bits import ANY, bits_of
+from .arguments import gather
 from .function import Function
 
 
 def why_refused(function: Function) -> str | None:
-    """Return why more than one rank cannot compute it; None if they can.
-
-    A call's arguments may bring other reasons.
-    """
+    """Return why more than one rank cannot compute it, whatever its arguments are."""
     return function._spec.refused
 
 
@@ -25,7 +23,10 @@ def predicted(
     """Return the seconds that a call is predicted to take so many ranks and cores."""
     usual = function._usual
     arranged = usual.arrangement.arranged(args)
-    return None if arranged is None else usual.predicted(*arranged, ranks, cores)
+    if arranged is None:
+        return None
+    rows, given = gather(usual.spec, *arranged, SESSION.size)
+    return predict(usual.plans.facts(rows.total, given.arrays, ranks, cores))
 
 
 def has_bits_of_any_ranks(function: Function) -> bool:

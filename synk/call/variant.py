@@ -15,14 +15,12 @@ from pytensor.compile import SharedVariable
 from pytensor.graph.basic import Variable
 from pytensor.graph.traversal import graph_inputs
 
-from ..choice.plan import Predicted
 from ..choice.work import KnownShapes
 from ..compiler.spec import FunctionSpec
 from ..errors import SplitError
 from ..ranks.session import SESSION
 from . import nodes  # noqa: F401  which rows other nodes get
 from .alone import Alone
-from .arguments import gather
 from .arrangement import Arrangement
 from .outputs import Wanted
 from .placement_check import PlacementCheck
@@ -31,13 +29,7 @@ from .serial import SerialRun
 
 
 class Variant:
-    """A function with one placement of its graph; `what` is the function, in messages.
-
-    Attributes
-    ----------
-    all : Wanted
-        All outputs.
-    """
+    """A function with one placement of its graph; `what` it is, messages say."""
 
     def __init__(self, spec: FunctionSpec, what: str) -> None:
         self.spec, self.what = spec, what
@@ -85,16 +77,9 @@ class Variant:
             self.alone.change(is_alone)
         return planned, is_alone
 
-    def predicted(
-        self, values: Sequence[Any], batch: Any, ranks: int, cores: int
-    ) -> Predicted | None:
-        """Return the seconds that a call is predicted to take; see `Predicted`."""
-        rows, given = gather(self.spec, values, batch, SESSION.size)
-        return self.plans.predicted(rows.total, given.arrays, ranks, cores)
-
 
 class Groups:
-    """Whether rows of a call fill the groups that reshapes make: `compiler.groups`."""
+    """Whether rows of a call fill the groups that reshapes make: `compiler.sizes`."""
 
     def __init__(self, spec: FunctionSpec) -> None:
         self._filled = spec.filled

@@ -43,56 +43,39 @@ class Reducer(Protocol):
 
 @dataclass(slots=True)
 class Task:
-    """What one rank computes in one call.
-
-    Attributes
-    ----------
-    sources : list of numpy.ndarray
-        For each row input, the array that its rows are taken from.
-    selections : sequence of Selection
-        For each row input, which rows.
-    constants : sequence of numpy.ndarray
-        The broadcast inputs.
-    weights : sequence of int
-        The rows of each rank.
-    num_slices : int
-        Of the kind "slice".
-    block : int
-        Rows of a block, where parts are run for one after the other; 0: in one go.
-    tree : BlockCut, optional
-        The blocks of all ranks, where what they make comes together in a tree; without
-        it each rank adds up its own.
-    padded_size : PaddedSize
-        If the selections are padded. Slices are padded as they come.
-    taken : list of numpy.ndarray, optional
-        The rows, if they have been taken already; in one go only.
-    all_rows : callable, optional
-        Returns all rows of the call, of an input by its number. Without it ranks gather
-        the rows of inputs as they do others.
-    transaction : Transaction, optional
-        Which updates are made by, if there are any. On one rank, what is run in one go
-        makes its updates itself.
-    kept : tuple, optional
-        Tells these rows from others, if what follows from them alone is to be kept.
-    """
+    """What one rank computes in one call."""
 
     programs: Programs
     kind: CallKind
     subset: Subset
     sources: list[Any]
+    """For each row input, the array that its rows are taken from."""
     selections: Sequence[Selection]
+    """For each row input, which rows."""
     constants: Sequence[Any]
+    """The broadcast inputs."""
     reducer: Reducer
     weights: Sequence[int]
+    """The rows of each rank."""
     rank: int = 0
     num_slices: int = 1
     block: int = 0
+    """Rows of a block, where parts are run for one after the other; 0: in one go."""
     tree: BlockCut | None = None
+    """The blocks of all ranks, where what they make comes together in a tree; without
+    it each rank adds up its own."""
     padded_size: PaddedSize = UNPADDED
+    """If the selections are padded. Slices are padded as they come."""
     taken: list[np.ndarray] | None = None
-    all_rows: Callable[[int], np.ndarray] | None = None
+    """The rows, if they have been taken already; in one go only."""
+    all_rows: Callable[[int, Any], np.ndarray] | None = None
+    """Returns all rows of the call, of an input by its number and source. Without it
+    ranks gather the rows of inputs as they do others."""
     transaction: Transaction | None = None
+    """Which updates are made by, if there are any. On one rank, what is run in one go
+    makes its updates itself."""
     kept: tuple | None = None
+    """Tells these rows from others, if what follows from them alone is to be kept."""
     times: Times = UNCOUNTED
 
 
@@ -105,11 +88,13 @@ class RankCall:
         self.spec: FunctionSpec = task.programs.spec
         self.cut: Cut = task.programs.cut(kind, task.subset)
         self.is_idle = kind == "idle"
-        self.parts = 0  # or into how many a rank's rows are cut, one after the other
+        self.parts = 0  # or into how many slices a rank's rows are cut
         self.rows: list[np.ndarray] = []
         self.rank, self.weights = task.rank, task.weights
         self.values: dict[Variable, np.ndarray] = {}
         self.padded_size = UNPADDED
+        # Of each block, along a first axis; what goes to the other ranks, to be reduced
+        # in a tree; and what the master combines in one.
         self.by_block: dict[Variable, np.ndarray] = {}
         self.handed: Subtrees | None = None
         self.in_trees: dict[Variable, TreeOutput] = {}
@@ -167,7 +152,12 @@ class RankCall:
             return
         self.times.spent(COMMON if self.is_idle else stage.phase, level)
         inputs = self.inputs_read(stage)
-        self.values.update((var, self._read(i)) for var, i in inputs.items())
+        for var, i in inputs.items():
+            assert self.task.all_rows is not None
+            dtype = self.spec.inputs[i].type.dtype  # type: ignore[attr-defined]
+            rows = np.asarray(self.task.all_rows(i, self.task.sources[i]), dtype)
+            # Numba would compile anew for a strided or a read-only array.
+            self.values[var] = rows if rows.flags.carray else rows.copy()
         reduced = [var for var in stage.reduced if var not in inputs]
         if self.task.tree is not None:
             reduced = self._meet_in_tree(stage, reduced, level)
@@ -180,15 +170,6 @@ class RankCall:
     def inputs_read(self, stage: Stage) -> dict[Variable, int]:
         """Return what of a stage's gathers each rank reads where the inputs lie."""
         return {} if self.task.all_rows is None else stage.of_inputs
-
-    def _read(self, i: int) -> np.ndarray:
-        """Return all rows of the call, of an input."""
-        all_rows = self.task.all_rows
-        assert all_rows is not None
-        dtype = self.spec.inputs[i].type.dtype  # type: ignore[attr-defined]
-        rows = np.asarray(all_rows(i), dtype)
-        # Numba would compile anew for a strided or a read-only array.
-        return rows if rows.flags.carray else rows.copy()
 
     def _meet_in_tree(
         self, stage: Stage, reduced: list[Variable], level: int
@@ -229,14 +210,23 @@ class RankCall:
 
         What is gathered or stacked is the sum of shares among zeros.
         """
-        var, op = contributed(reduced), op_of(reduced)
+        var, op, tree = contributed(reduced), op_of(reduced), self.task.tree
+        if op != "gather" and op != "stack":
+            return self.value("reduce", var)
+        is_by_block = op == "stack" and var in self.by_block
+        own = self.by_block[var] if is_by_block else self.value("reduce", var)
+        own, ranks = np.asarray(self.real(var, own)), len(self.weights)
         if op == "gather":
-            return _rows_among_zeros(self, self.real(var, self.value("reduce", var)))
-        if op == "stack":
-            of_blocks = var in self.by_block
-            own = self.by_block[var] if of_blocks else self.value("reduce", var)
-            return _values_among_zeros(self, self.real(var, own))
-        return self.value("reduce", var)
+            total, before = sum(self.weights), sum(self.weights[: self.rank])
+            if not total:
+                return own  # of which there are none
+            each = len(own) // self.weights[self.rank]
+            return _among_zeros(own, each * before, each * total)
+        if tree is not None:  # there is one of each block
+            return _among_zeros(own, tree.first(self.rank), tree.first(ranks))
+        # There is one of each slice, or one.
+        parts, own = self.parts or 1, own if self.parts else own[None]
+        return _among_zeros(own, parts * self.rank, parts * ranks)
 
     def value(self, role: str, var: Variable) -> np.ndarray:
         """Return a value of this call: to "reduce", for an "output" or an "update"."""
@@ -301,33 +291,10 @@ class RankCall:
         transaction.write(shared, made.index(values), lambda: write(*values))
 
 
-def _rows_among_zeros(call: RankCall, value: Any) -> np.ndarray:
-    """Return a rank's rows in their place among all ranks', which are zeros."""
-    rows, total = np.asarray(value), sum(call.weights)
-    if not total:
-        return rows  # of which there are none
-    before = sum(call.weights[: call.rank])
-    each = len(rows) // call.weights[call.rank]
-    out = np.zeros((each * total, *rows.shape[1:]), rows.dtype)
-    out[each * before : each * before + len(rows)] = rows
-    return out
-
-
-def _values_among_zeros(call: RankCall, value: Any) -> np.ndarray:
-    """Return a rank's values in their place along a first axis.
-
-    There is one of each of its blocks or slices, or one.
-    """
-    tree = call.task.tree
-    if tree is not None:  # of its blocks
-        first, own = tree.first(call.rank), np.asarray(value)
-        out = np.zeros((tree.first(len(call.weights)), *own.shape[1:]), own.dtype)
-        out[first : first + len(own)] = own
-        return out
-    own = np.asarray(value) if call.parts else np.asarray(value)[None]
-    parts = call.parts or 1
-    out = np.zeros((parts * len(call.weights), *own.shape[1:]), own.dtype)
-    out[parts * call.rank : parts * call.rank + len(own)] = own
+def _among_zeros(own: np.ndarray, first: int, total: int) -> np.ndarray:
+    """Return entries in their place along a first axis of so many, which are zeros."""
+    out = np.zeros((total, *own.shape[1:]), own.dtype)
+    out[first : first + len(own)] = own
     return out
 
 

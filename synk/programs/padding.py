@@ -42,18 +42,15 @@ UNPADDED = PaddedSize(0, 0)
 """Of a call that is not padded."""
 
 
-class CompiledSizes:
-    """The numbers of rows that one rank has code for."""
+def rows_computed(sizes: list[int], real: int) -> int:
+    """Return for how many rows to compute where so many are real.
 
-    def __init__(self) -> None:
-        self._sizes: list[int] = []
-
-    def rows(self, real: int) -> int:
-        """Return for how many rows to compute where so many are real."""
-        rows = min((N for N in self._sizes if real <= N <= 2 * real), default=0)
-        if not rows:
-            self._sizes.append(real)
-        return rows or real
+    A rank has code for some numbers of rows; it is one of these from now on.
+    """
+    rows = min((N for N in sizes if real <= N <= 2 * real), default=0)
+    if not rows:
+        sizes.append(real)
+    return rows or real
 
 
 class ShapesMet:
@@ -66,21 +63,17 @@ class ShapesMet:
     def __init__(self) -> None:
         self._calls: set[tuple] = set()
         self._shares: set[tuple] = set()
-        self._compiled_sizes: dict[tuple, list[CompiledSizes]] = {}
+        self._sizes: dict[tuple, list[list[int]]] = {}
 
     def are_new(self, kind: tuple, by_rank: Sequence[int], is_padded: bool) -> bool:
-        """Tell whether some rank compiles for a call; its kind is what else tells it.
+        """Tell whether some rank compiles for a call, by the rows of each rank.
 
-        Parameters
-        ----------
-        by_rank : sequence of int
-            The rows of each rank.
+        Its kind is what else tells it.
         """
         if is_padded:
-            new = [CompiledSizes() for _ in by_rank]
-            sizes = self._compiled_sizes.setdefault(kind, new)
+            sizes = self._sizes.setdefault(kind, [[] for _ in by_rank])
             pairs = zip(sizes, by_rank, strict=True)
-            by_rank = [each.rows(rows) if rows else 0 for each, rows in pairs]
+            by_rank = [rows_computed(of, rows) if rows else 0 for of, rows in pairs]
         call = kind, tuple(by_rank)
         if call in self._calls:
             return False
@@ -92,19 +85,13 @@ class ShapesMet:
 
 
 class Padding:
-    """What a function becomes that is padded, and the numbers of rows it is padded to.
-
-    Attributes
-    ----------
-    reason : str or None
-        Why it cannot be padded.
-    """
+    """What a function becomes that is padded, and the numbers of rows for that."""
 
     def __init__(self, spec: FunctionSpec) -> None:
         self._spec = spec
         self._real = pt.lscalar("real_rows")
-        self.reason: str | None = None
-        self._compiled_sizes = CompiledSizes()
+        self.reason: str | None = None  # why it cannot be padded
+        self._sizes: list[int] = []
         take_all(spec.own_ops)
         if not spec.row_inputs:
             self.reason = "it has no rows"
@@ -118,16 +105,12 @@ class Padding:
         except (CannotPad, Refused) as error:
             self.reason = str(error)
 
-    # -- how many rows
-
     def padded_size(self, selections: Sequence[Selection]) -> PaddedSize:
         """Return for how many rows to compute; none if it is not to be padded."""
         (real, *others) = map(count, selections)
         if not real or any(other != real for other in others):
             return UNPADDED
-        return PaddedSize(self._compiled_sizes.rows(real), real)
-
-    # -- code
+        return PaddedSize(rows_computed(self._sizes, real), real)
 
     def rewritten(
         self, piece: Part, known: dict[Variable, Variable], news: Sequence[Variable]
@@ -135,19 +118,9 @@ class Padding:
         """Return the graph of a part for any number of real rows: inputs and results.
 
         The first of these inputs, which come after those of the function, is that
-        number.
-
-        Parameters
-        ----------
-        known : dict of Variable to Variable
-            What it receives, as what is computed from shapes.
-        news : sequence of Variable
-            What it leads random streams on to.
-
-        Raises
-        ------
-        CannotPad
-            If it cannot be done, which the whole graph did not show.
+        number. Of what the part receives, some is `known`, as what is computed from
+        shapes; it leads random streams on to `news`. What the whole graph did not show
+        raises CannotPad here.
         """
         facts = self._facts
         padder = Padder(self._spec.row_inputs, self._real, facts)

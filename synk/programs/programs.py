@@ -134,8 +134,8 @@ class Programs:
             return 0
         goes = self._in_blocks.get(subset)
         if goes is None:
-            cover = self.blocks.cover
-            goes = not self.is_padded and cover(self.cut("step", subset))
+            cut = self.cut("step", subset)
+            goes = not self.is_padded and self.blocks.cover(cut)
             self._in_blocks[subset] = goes
         return planned if goes else 0
 
@@ -180,15 +180,17 @@ class Programs:
 
     def has(self, kind: CallKind, subset: Subset) -> bool:
         """Tell whether what one kind of call needs has been compiled."""
-        stages = self.cut(kind, subset).stages
-        parts = [part for stage in stages for part in parts_of(kind, stage)]
+        parts = self._parts(kind, subset)
         return all((id(part), False) in self._compiled for part in parts)
 
     def overwritten(self, kind: CallKind, subset: Subset) -> list[SharedVariable]:
         """Return the variables that the compiled code of a kind of call updates."""
-        stages = self.cut(kind, subset).stages
-        parts = [part for stage in stages for part in parts_of(kind, stage)]
+        parts = self._parts(kind, subset)
         return [shared for part in parts for shared, _ in part.updates]
+
+    def _parts(self, kind: CallKind, subset: Subset) -> list[Part]:
+        stages = self.cut(kind, subset).stages
+        return [part for stage in stages for part in parts_of(kind, stage)]
 
     def compile(self, kind: CallKind, subset: Subset) -> None:
         """Compile what one kind of call needs, where that has not been done."""
@@ -196,7 +198,7 @@ class Programs:
             for stage in self.cut(kind, subset).stages:
                 for piece in parts_of(kind, stage):
                     has_rows = stage.phase == COMPUTE and piece is not stage.common
-                    self._prepare(piece, self.is_padded and has_rows)
+                    self._compile_part(piece, self.is_padded and has_rows)
             for i in self.cut(kind, subset).written:
                 self.writer(kind, subset, i)
         self.times.is_fresh = True
@@ -216,7 +218,7 @@ class Programs:
                 known.update(zip(piece.wants, made, strict=False))
             known.update({var: array_type(var) for var in stage.reduced})
 
-    def _prepare(self, piece: Part, padded: bool) -> None:
+    def _compile_part(self, piece: Part, padded: bool) -> None:
         try:
             self.program(piece, padded)
         except CannotPad as error:
@@ -282,15 +284,11 @@ class Programs:
 
 def parts_of(kind: CallKind, stage: Stage) -> list[Part]:
     """Return what is run of a stage in one kind of call, in that order."""
-    return _PARTS[kind](stage)
-
-
-_PARTS: dict[CallKind, Callable[[Stage], list[Part]]] = {
-    "uncut": lambda stage: [stage.merged] if stage.merged else [],
-    "step": lambda stage: [part for part in (stage.drawn, stage.merged) if part],
-    "kept": lambda stage: [
-        part for part in (stage.kept, stage.drawn, stage.merged) if part
-    ],
-    "slice": lambda stage: [piece for piece in (stage.common, stage.rows) if piece],
-    "idle": lambda stage: [stage.common] if stage.common else [],
-}
+    parts: dict[CallKind, list[Part]] = {
+        "uncut": [stage.merged],
+        "step": [stage.drawn, stage.merged],
+        "kept": [stage.kept, stage.drawn, stage.merged],
+        "slice": [stage.common, stage.rows],
+        "idle": [stage.common],
+    }
+    return [part for part in parts[kind] if part]

@@ -4,6 +4,9 @@ Parts are blocks, or slices where the script asks for them. Every slice starts f
 original values of the shared variables. What the rows part of a stage computes is
 accumulated over the slices, each value by its op and for each of its roles; the common
 part runs once.
+
+Where numba has compiled a part, the loop over blocks is compiled as well; else Python
+goes from block to block.
 """
 
 from __future__ import annotations
@@ -12,21 +15,32 @@ import contextlib
 import copy
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from pytensor.compile import SharedVariable
 from pytensor.graph.basic import Variable
 from pytensor.tensor.random.type import RandomType
+from pytensor.tensor.type import DenseTensorType
 
-from ..compiler.kept import Kept
-from ..compiler.stages import Stage, contributed, op_of
+from ..compiler.kept import Kept, row_by_row
+from ..compiler.stages import Part, Stage, contributed, op_of
 from ..draws import SLICE, derived
 from ..engines import host
+from ..engines.numba_blocks import ERRORS, CutBy, Loop, Looped, loop_over_blocks
 from ..memory.partition import count, cuts, part, part_lengths
-from ..reduce_ops import shares
+from ..reduce_ops import Accumulator, ReduceOp, result_dtype, shares
+from ..reduce_tree import (
+    BlockCut,
+    Columns,
+    Stack,
+    Subtrees,
+    TreeOutput,
+    block_cut,
+    combined,
+)
 from ..times.timing import COMMON, COMPUTE, ROWS
-from .blocks import Total, kept_in_blocks
+from .blocks import PartInBlocks
 from .one_call import RankCall, Task
 from .padding import UNPADDED
 
@@ -40,8 +54,8 @@ def run(task: Task) -> list[Any]:
     if task.sources:
         call.rows = task.taken or programs.loader.take(task.sources, task.selections)
         times.spent(ROWS)
+    block = _block(task, call)
     kept = programs.kept(task.subset) if task.kind == "kept" else None
-    block = _block(task, call, kept)
     if kept is not None:
         _take_kept(task, call, kept, block)
     programs.blocks.last = None
@@ -50,31 +64,11 @@ def run(task: Task) -> list[Any]:
         has_run, is_of_rows = False, stage.phase == COMPUTE
         call.run_part(stage.drawn)
         if block and stage.merged and is_of_rows:
-            has_run = programs.blocks.run(call, level, kept, block, task.tree)
+            has_run = _run_in_blocks(call, level, kept, block)
         if not has_run:
             call.run_part(stage.merged, padded=is_padded and is_of_rows)
         call.reduce(stage, level)
     return call.finish()
-
-
-def _block(task: Task, call: RankCall, kept: Kept | None) -> int:
-    """Return the rows of a block; 0 if a rank's rows are gone through in one go."""
-    if call.padded_size or not call.rows or len(call.rows[0]) <= task.block:
-        return 0 if task.tree is None else task.block
-    if task.tree is None and task.programs.blocks.are_apart(call.cut, kept):
-        return 0  # blocks are not those of all ranks
-    return task.block
-
-
-def _take_kept(task: Task, call: RankCall, kept: Kept, block: int) -> None:
-    """Take what follows from the rows alone, computed as all else is or kept."""
-    compute = partial(call.outputs_of, kept, padded=False)
-    if block:
-        compute = partial(kept_in_blocks, call, kept, block)
-    key = None if task.kept is None else (block, *task.kept)
-    for var, value in task.programs.kept_terms.of(kept, key, compute).items():
-        by_block = block and var not in kept.rows
-        (call.by_block if by_block else call.values)[var] = value
 
 
 def idle(task: Task) -> None:
@@ -90,6 +84,218 @@ def idle(task: Task) -> None:
         call.reduce(stage, level)
     call.store()
     task.times.end(COMMON, level)
+
+
+class Total:
+    """One value, accumulated over parts of a rank's rows by its op."""
+
+    def __init__(self, op: Any) -> None:
+        self._op: ReduceOp | Literal["gather", "stack"] | None = op
+        self._value: Any = None
+
+    def add(self, value: np.ndarray, share: float) -> None:
+        """Take the value of one more part."""
+        if self._op is None:
+            self._value = value  # as it is: in the end, that of the last part
+        elif self._op == "gather" or self._op == "stack":
+            self._value = [*(self._value or []), value]
+        elif share or self._op != "avg":  # nothing times NaN is NaN
+            if self._value is None:
+                self._value = Accumulator(self._op, value.dtype)
+            self._value.add(value, share)
+
+    def result(self, is_output: bool = False) -> np.ndarray:
+        """Return the value of all parts."""
+        if self._op is None:
+            return self._value
+        if self._op == "gather":
+            return np.concatenate(list(map(np.atleast_1d, self._value)))
+        if self._op == "stack":
+            return np.stack(self._value)
+        # An average of integers is rounded only where a variable must hold it.
+        dtype = self._value.dtype
+        return self._value.result(result_dtype(self._op, dtype) if is_output else None)
+
+
+# -- in blocks
+
+
+def _block(task: Task, call: RankCall) -> int:
+    """Return the rows of a block; 0 if a rank's rows are gone through in one go."""
+    if call.padded_size or not call.rows or len(call.rows[0]) <= task.block:
+        return 0 if task.tree is None else task.block
+    if task.tree is None and task.programs.blocks.are_apart(call.cut):
+        return 0  # blocks are not those of all ranks
+    return task.block
+
+
+def _take_kept(task: Task, call: RankCall, kept: Kept, block: int) -> None:
+    """Take what follows from the rows alone, computed as all else is or kept."""
+    compute = partial(call.outputs_of, kept, padded=False)
+    if block:
+        compute = partial(_kept_in_blocks, call, kept, block)
+    key = None if task.kept is None else (block, *task.kept)
+    for var, value in task.programs.kept_terms.of(kept, key, compute).items():
+        by_block = block and var not in kept.rows
+        (call.by_block if by_block else call.values)[var] = value
+
+
+def _kept_in_blocks(call: RankCall, kept: Kept, size: int) -> list[np.ndarray]:
+    """Return the terms of the data alone, computed in blocks as all else is.
+
+    What has no entry for each row has one for each block.
+    """
+    found: list[list] = [[] for _ in kept.wants]
+    for _ in _each_block(call, size, {}):
+        for some, value in zip(found, call.outputs_of(kept, False), strict=True):
+            some.append(value)
+    return [
+        np.concatenate(some) if var in kept.rows else np.stack(some)
+        for var, some in zip(kept.wants, found, strict=True)
+    ]
+
+
+def _run_in_blocks(call: RankCall, level: int, kept: Kept | None, size: int) -> bool:
+    """Run a stage's part, if it can go in blocks of so many rows; return if it has.
+
+    It may receive terms that were kept.
+    """
+    stage, blocks, tree = call.cut.stages[level], call.programs.blocks, call.task.tree
+    found, piece, rows = blocks.found(stage, call.cut), stage.merged, len(call.rows[0])
+    # Without a tree over the rows of all ranks each adds up its own.
+    local = block_cut((0, rows), size) if tree is None else tree.of(call.rank)
+    if found is None or local is None:
+        return False
+    if id(piece) not in blocks.loops:
+        blocks.loops[id(piece)] = _loop(call, piece, found, kept)
+    loop = blocks.loops[id(piece)]
+    blocks.last = blocks.last or (-(-rows // size), loop is not None)
+    made = None
+    if loop is not None:
+        try:
+            made = loop(size, local.first(0), rows, *call.arguments(piece))
+        except ERRORS:  # whatever it is, PyTensor tells it better
+            pass
+    if made is None:
+        made = _one_by_one(call, piece, found, kept, size, local.first(0))
+        blocks.loops[id(piece)] = None  # it cannot be compiled, as this has no error
+    _keep(call, found, made, local, level)
+    return True
+
+
+def _received(call: RankCall, piece: Part, kept: Kept | None) -> dict[Variable, CutBy]:
+    """Return how what a part receives goes to a block."""
+    spec = call.programs.spec
+    by_row = {*row_by_row(piece.receives, spec.inputs), *(spec.apart or ())}
+    if kept is not None:
+        by_row.update(kept.rows)
+    return {
+        var: None
+        if var not in call.cut.on_rows
+        else "rows"
+        if var in by_row
+        else "blocks"
+        for var in piece.receives
+    }
+
+
+def _loop(
+    call: RankCall, piece: Part, found: PartInBlocks, kept: Kept | None
+) -> Loop | None:
+    """Return what runs a part in a compiled loop, if there can be one."""
+    kinds: list[Any] = [var.type for var in piece.wants]
+    if not all(isinstance(kind, DenseTensorType) for kind in kinds):
+        return None
+    received = [*_received(call, piece, kept).values()]
+    whole = len(call.arguments(piece)) - len(call.rows) - len(received)
+    by_rows: list[CutBy] = ["rows"] * len(call.rows)
+    place = piece.wants.index
+    return loop_over_blocks(
+        call.programs.program(piece),
+        [*by_rows, *[None] * whole, *received],
+        [kind.dtype for kind in kinds],
+        [(place(var), way) for var, way in found.takes],
+    )
+
+
+def _one_by_one(
+    call: RankCall,
+    piece: Part,
+    found: PartInBlocks,
+    kept: Kept | None,
+    size: int,
+    first: int,
+) -> Looped:
+    """Run a part for one block after the other, from Python."""
+    trees, others = found.trees, found.others
+    totals = [Total("gather" if way == "rows" else way) for _, way in others]
+    columns: Columns | None = None
+    stack: Stack | None = None
+    received = _received(call, piece, kept)
+    for rows, blocks in _each_block(call, size, received):
+        results = call.outputs_of(piece, False)
+        made = dict(zip(piece.wants, map(np.asarray, results), strict=True))
+        if stack is None or columns is None:
+            *_, columns = found.columns([made[var].shape for var in trees])
+            stack = Stack(first, blocks, columns)
+        for var, column in zip(trees, columns.each, strict=True):
+            column.write(stack.next, made[var], rows)
+        stack.push()
+        for (var, _), total in zip(others, totals, strict=True):
+            total.add(made[var], 1.0)
+    assert stack is not None
+    assert columns is not None
+    every = [total.result() for total in totals]
+    return Looped(stack.entries, [each.shape for each in columns.each], every)
+
+
+def _each_block(
+    call: RankCall, size: int, received: dict[Variable, CutBy]
+) -> Iterator[tuple[int, int]]:
+    """Have a call compute on one block after the other.
+
+    Yields the rows of a block, and how many blocks there are.
+    """
+    rows, values, by_block = call.rows, call.values, call.by_block
+    of_rows = {var: values[var] for var, by in received.items() if by == "rows"}
+    of_blocks = {var: by_block[var] for var, by in received.items() if by == "blocks"}
+    starts = range(0, len(rows[0]), size)
+    try:
+        call.by_block = {}
+        for k, start in enumerate(starts):
+            here = slice(start, min(start + size, len(rows[0])))
+            call.rows = [array[here] for array in rows]
+            call.values = {
+                **values,
+                **{var: value[here] for var, value in of_rows.items()},
+                **{var: value[k, ...] for var, value in of_blocks.items()},
+            }
+            yield here.stop - start, len(starts)
+    finally:
+        call.rows, call.values, call.by_block = rows, values, by_block
+
+
+def _keep(
+    call: RankCall, found: PartInBlocks, made: Looped, local: BlockCut, level: int
+) -> None:
+    """Tell apart what others get of a call and what is this rank's."""
+    entries, shapes, results = made
+    columns, wired, every = found.columns(shapes)
+    for (var, way), value in zip(found.others, results, strict=True):
+        (call.by_block if way == "stack" else call.values)[var] = value
+    call.handed = None
+    tree = call.task.tree
+    if tree is None:
+        whole = combined(local, [entries], every)
+        call.values.update(zip(found.trees, whole, strict=True))
+        return
+    if columns.each:
+        call.handed = Subtrees(entries[:, : columns.width], columns)
+    if wired.each:
+        subtrees = Subtrees(entries[:, columns.width :], wired)
+        for place, var in enumerate(found.wired):
+            key = "tree", level
+            call.in_trees[var] = TreeOutput(key, subtrees, tree, place)
 
 
 # -- in slices

@@ -39,10 +39,7 @@ It is replaced as a whole, so that an interrupt finds it whole.
 class Transaction:
     """The launch that a rank is in, or was in last.
 
-    Parameters
-    ----------
-    phase : memoryview of int64
-        A word for the phase of its calls; see `workers.recorder`.
+    Its `phase` is a word for the phase of its calls; see `workers.recorder`.
     """
 
     def __init__(self, phase: memoryview | None = None) -> None:
@@ -63,13 +60,8 @@ class Transaction:
     ) -> None:
         """Begin a call of the launch.
 
-        Parameters
-        ----------
-        overwritten : iterable of SharedVariable
-            Those that its compiled code updates itself, maybe in place: the random
-            streams that it leads on.
-        selected : mapping of SharedVariable to Selection, optional
-            Which rows it uses of sliceable variables.
+        Some variables are overwritten by its compiled code itself, maybe in place: the
+        random streams that it leads on. Of sliceable ones it uses the selected rows.
         """
         self._selected = selected
         changes: Changes = []
@@ -105,15 +97,7 @@ class Transaction:
             self._stored[id(storage)] = storage[0]
 
     def write(self, var: SharedVariable, index: Any, write: Callable[[], Any]) -> None:
-        """Have some elements of a variable written, in a call.
-
-        Parameters
-        ----------
-        index : tuple
-            Which elements.
-        write : callable
-            Writes to them, in the variable's array or in a copy.
-        """
+        """Have the elements of an index written, in a variable's array or in a copy."""
         changes = self._progress[2]
         assert changes is not None
         storage = var.container.storage
