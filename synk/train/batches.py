@@ -1,10 +1,14 @@
-"""The batches of an epoch, and the steps that go through them."""
+"""The batches of an epoch, and the steps that go through them.
+
+A source of rows gives an epoch in parts (`files.order.Part`): arrays, rows in files, or
+a class of the script's with a method `parts` like that of `synk.files.Rows`.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from time import perf_counter
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -16,15 +20,6 @@ from ..files.on_nodes import Epoch
 from ..files.order import Part
 from ..memory.partition import count, select
 from ..reduce_ops import REDUCE_OPS, combine
-
-
-class Source(Protocol):
-    """What has parts of epochs: arrays, rows in files, or a class of the script's."""
-
-    def parts(
-        self, epoch: int, batch_size: int, *, seed: int, shuffle: bool
-    ) -> Iterator[Part]:
-        """Return an epoch's batches; see `synk.files.Rows.parts`."""
 
 
 class Arrays:
@@ -60,14 +55,8 @@ def has_parts(data: Sequence) -> bool:
     return bool(data) and callable(getattr(data[0], "parts", None))
 
 
-def source_of(step: Function, data: Sequence, rows: Any = None) -> Source:
-    """Return where the rows of a step's inputs come from.
-
-    Raises
-    ------
-    TypeError, ValueError, IndexError
-        If there are no rows; if `rows`, see `Arrays`, does not fit.
-    """
+def source_of(step: Function, data: Sequence, rows: Any = None) -> Any:
+    """Return where the rows of a step's inputs come from; `rows` chooses of arrays."""
     if not step.has_rows:
         raise ValueError(f"{step!r} has no scattered input, so there are no batches")
     if not data:
@@ -80,13 +69,7 @@ def source_of(step: Function, data: Sequence, rows: Any = None) -> Source:
 
 
 def rows_of(step: Function, data: Sequence, rows: Any = None) -> np.ndarray:
-    """Return the numbers of the rows that are chosen of arrays.
-
-    Raises
-    ------
-    TypeError, ValueError, IndexError
-        If the data are no arrays, or `rows` does not fit.
-    """
+    """Return the numbers of the rows that are chosen of arrays."""
     source = source_of(step, data, rows)
     if not isinstance(source, Arrays):
         raise TypeError(f"rows are chosen from arrays, and {data[0]!r} gives its own")
@@ -94,7 +77,7 @@ def rows_of(step: Function, data: Sequence, rows: Any = None) -> np.ndarray:
 
 
 def parts_of(
-    source: Source,
+    source: Any,
     step: Function,
     epoch: Epoch,
     num_slices: int = 1,
@@ -116,7 +99,7 @@ def parts_of(
     return source.parts(number, batch_size, seed=seed, shuffle=shuffle)
 
 
-def sizes_of(part: Part) -> list[int]:
+def _sizes_of(part: Part) -> list[int]:
     """Return how many rows each batch has."""
     return [
         batch.size
@@ -127,22 +110,12 @@ def sizes_of(part: Part) -> list[int]:
 
 
 class EpochSteps(NamedTuple):
-    """What the steps of an epoch have come to.
-
-    Attributes
-    ----------
-    losses : numpy.ndarray, shape (steps,)
-    sizes : list of int
-        Rows of each step.
-    ran : RunTimes
-    reading : float
-        Seconds in which rows were waited for.
-    """
+    """What the steps of an epoch have come to."""
 
     losses: np.ndarray
-    sizes: list[int]
+    sizes: list[int]  # rows of each step
     ran: RunTimes
-    reading: float
+    reading: float  # seconds in which rows were waited for
 
 
 def make_steps(
@@ -166,10 +139,9 @@ def make_steps(
             first = outputs[0] if isinstance(outputs, list) else outputs
             losses.append(np.asarray(first, float))
             ran.include(step.ran)
-            sizes += sizes_of(part)
+            sizes += _sizes_of(part)
     finally:
-        close = getattr(parts, "close", None)
-        if close is not None:
+        if (close := getattr(parts, "close", None)) is not None:
             close()
     return EpochSteps(np.concatenate([np.empty(0), *losses]), sizes, ran, reading)
 
@@ -194,17 +166,9 @@ def validated(validation: Callable | Sequence, batch_size: int) -> dict[str, flo
 
 
 def _over_parts(
-    function: Function, source: Source, others: Sequence, batch_size: int
-) -> Any:
-    """Return a function's outputs for all rows of a source, combined over batches.
-
-    Raises
-    ------
-    TypeError
-        If it is no synk function.
-    ValueError
-        If its outputs cannot be combined as they are over ranks.
-    """
+    function: Function, source: Any, others: Sequence, batch_size: int
+) -> list[Any]:
+    """Return a function's outputs for all rows of a source, combined over batches."""
     if not isinstance(function, Function):
         raise TypeError(f"batches are for what synk.function returns, not {function!r}")
     ops = [op for op in function.output_modes if op in REDUCE_OPS]
@@ -220,8 +184,6 @@ def _over_parts(
         of_outputs = found if isinstance(found, list) else [found]
         for all_values, more in zip(values, of_outputs, strict=True):
             all_values.extend(more)
-        sizes += sizes_of(part)
-    combined = [
-        combine(op, of_op, sizes) for op, of_op in zip(ops, values, strict=True)
-    ]
-    return combined if len(combined) > 1 else combined[0]
+        sizes += _sizes_of(part)
+    pairs = zip(ops, values, strict=True)
+    return [combine(op, of_op, sizes) for op, of_op in pairs]

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from ..callbacks import Callback
@@ -21,8 +21,16 @@ class CallbackList:
     """The callbacks of a fit; `are_running` while there is one that asks them."""
 
     def __init__(self, callbacks: Sequence[Callable | Callback] = ()) -> None:
-        keys = _told_apart(map(_key, callbacks))
-        self._callbacks = dict(zip(keys, callbacks, strict=True))
+        # By what a file knows them: of one key, from the second on with its number.
+        self._callbacks: dict[str, Any] = {}
+        seen: Counter[str] = Counter()
+        for callback in callbacks:
+            if isinstance(callback, Callback):
+                key = callback.state_key
+            else:
+                key = getattr(callback, "__qualname__", type(callback).__qualname__)
+            seen[key] += 1
+            self._callbacks[key if seen[key] == 1 else f"{key} #{seen[key]}"] = callback
         # Of the epoch whose numbers they are asked about, what those have answered
         # that were asked; None where nobody is being asked.
         self._answers: dict[str, bool] | None = None
@@ -48,7 +56,7 @@ class CallbackList:
                 # One that saves meanwhile has done its part by that.
                 answers[key] = known.get(key, False)
                 if key not in known:
-                    ask: Any = callback
+                    ask = callback
                     if isinstance(callback, Callback):
                         ask = callback.after_epoch
                     answers[key] = bool(ask(trainer, numbers))
@@ -72,8 +80,8 @@ class CallbackList:
         """
         found = []
         for key, callback in self._callbacks.items():
-            tell = getattr(callback, "state_dict", None)
-            one = {"key": key, "state": {} if tell is None else tell()}
+            tell = getattr(callback, "state_dict", dict)
+            one: dict[str, Any] = {"key": key, "state": tell()}
             if self._answers is not None:
                 one["answer"] = self._answers.get(key)
             found.append(one)
@@ -82,17 +90,23 @@ class CallbackList:
     def go_on(self, trainer: Any, states: Sequence[Mapping[str, Any]]) -> bool:
         """Have the callbacks go on with what `states` has returned.
 
-        Returns
-        -------
-        bool
-            Whether training is to end with the epoch in which the file was written.
+        Return whether training is to end with the epoch in which the file was written.
         """
         by_key = {str(of["key"]): of for of in states}
+        left = [key for key in by_key if key not in self._callbacks]
         for key, callback in self._callbacks.items():
-            take = getattr(callback, "load_state_dict", None)
-            if take is not None and key in by_key:
-                take(by_key[key]["state"])
-        self._warn_of_others(by_key)
+            if key in by_key:
+                take = getattr(callback, "load_state_dict", None)
+                if take is not None:
+                    take(by_key[key]["state"])
+                continue
+            alike = [one for one in left if _class_of(one) == _class_of(key)]
+            if alike and by_key[alike[0]]["state"]:
+                warnings.warn(
+                    f"the callback {key} begins anew: the file that the trainer goes on"
+                    f" from has {', '.join(alike)}",
+                    stacklevel=callers_level(),
+                )
         if not any("answer" in of for of in states) or not trainer.history.epochs:
             return False
         # Those of which the file knows nothing have not been there in that epoch.
@@ -101,33 +115,6 @@ class CallbackList:
             key: of["answer"] for key, of in by_key.items() if of["answer"] is not None
         }
         return self.after_epoch(trainer, trainer.history.epochs[-1], known)
-
-    def _warn_of_others(self, by_key: Mapping[str, Any]) -> None:
-        """Warn of a callback that begins anew, though the file has one of its class."""
-        left = [key for key in by_key if key not in self._callbacks]
-        for key in self._callbacks:
-            alike = [one for one in left if _class_of(one) == _class_of(key)]
-            if key not in by_key and alike and by_key[alike[0]]["state"]:
-                warnings.warn(
-                    f"the callback {key} begins anew: the file that the trainer goes on"
-                    f" from has {', '.join(alike)}",
-                    stacklevel=callers_level(),
-                )
-
-
-def _key(callback: Any) -> str:
-    """Return by what a file knows a callback."""
-    if isinstance(callback, Callback):
-        return callback.state_key
-    return str(getattr(callback, "__qualname__", type(callback).__qualname__))
-
-
-def _told_apart(keys: Iterable[str]) -> Iterator[str]:
-    """Yield keys of which each is there once: from the second on with its number."""
-    seen: Counter[str] = Counter()
-    for key in keys:
-        seen[key] += 1
-        yield key if seen[key] == 1 else f"{key} #{seen[key]}"
 
 
 def _class_of(key: str) -> str:
@@ -139,15 +126,16 @@ def progress_bar(
     is_shown: bool, total: int, unit: str = "epoch"
 ) -> Iterator[Callable[[Mapping[str, float]], object]]:
     """Give what shows an epoch's numbers, in a ``with`` block."""
-    if not is_shown:
+    bars: Any = None  # tqdm, if it is installed
+    if is_shown:
+        with contextlib.suppress(ImportError):
+            import tqdm
+
+            bars = tqdm.tqdm
+    if bars is None:
         yield lambda numbers: None
         return
-    try:
-        from tqdm import tqdm
-    except ImportError:
-        yield lambda numbers: None
-        return
-    with tqdm(total=total, unit=unit) as bar:
+    with bars(total=total, unit=unit) as bar:
 
         def show(numbers: Mapping[str, float]) -> None:
             shown = {k: v for k, v in numbers.items() if "loss" in k}

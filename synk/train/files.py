@@ -37,22 +37,17 @@ _LARGEST_SET = 1 << 20
 def write(
     path: Path, header: Mapping[str, Any], arrays: Mapping[str, np.ndarray]
 ) -> None:
-    """Write arrays to a file, and a header: what JSON can hold."""
+    """Write arrays to a file, and a header, as `as_json` has made it."""
     names = {name: array.nbytes for name, array in arrays.items()}
     text = json.dumps({**header, "arrays": names})
     write_arrays(path, {_META: np.frombuffer(text.encode(), np.uint8), **arrays})
 
 
 def read(path: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """Return what `write` has written.
-
-    Raises
-    ------
-    CheckpointError
-        If it is not a file of that, or damaged.
-    """
+    """Return what `write` has written, or raise CheckpointError."""
     header = json.loads(read_arrays(path, {_META: _ROOM})[_META].tobytes())
-    return header, read_arrays(path, header.pop("arrays"))
+    arrays = read_arrays(path, header.pop("arrays"))
+    return from_json(header, arrays), arrays
 
 
 def check_fits(path: Path, what: str, found: Any, expected: Any) -> None:
@@ -61,15 +56,6 @@ def check_fits(path: Path, what: str, found: Any, expected: Any) -> None:
         raise CheckpointError(
             f"{path} is of {what} {found}, and this trainer has {expected}"
         )
-
-
-def with_prefix(arrays: Mapping[str, np.ndarray], prefix: str) -> dict[str, np.ndarray]:
-    """Return the arrays whose names begin so, by what comes after that."""
-    return {
-        name.removeprefix(prefix): array
-        for name, array in arrays.items()
-        if name.startswith(prefix)
-    }
 
 
 # -- what a step updates, on all ranks
@@ -177,12 +163,7 @@ class SetVariables:
 
     They are as much a part of what training goes on with as the parameters. One that
     nobody has changed is the script's: a file that held it would undo what the script
-    sets before it goes on.
-
-    Parameters
-    ----------
-    step : Function
-        What reads them, and does not update them by itself.
+    sets before it goes on. The step reads them, and does not update them by itself.
     """
 
     def __init__(self, step: Function) -> None:
@@ -195,31 +176,20 @@ class SetVariables:
         if self._before is None:
             self._before = {var: np.array(v) for var, v in self._present().items()}
 
-    def as_json(self, arrays: dict[str, np.ndarray]) -> list[dict[str, Any]]:
-        """Return what a file is to say of those that were set; add their values."""
+    def changed(self) -> list[dict[str, Any]]:
+        """Return those that were set, by name and number, as a file has them."""
         found = []
         before = self._before or {}
         for i, (var, value) in enumerate(self._present().items()):
-            is_set = var in before and not _are_equal(before[var], value)
-            if is_set or var in self._from_file:
-                name = f"set {i}"
-                arrays[name] = np.array(value)
-                found.append({"name": var.name, "number": i, "array": name})
+            was, now = ((v.shape, v.tobytes()) for v in (before.get(var, value), value))
+            if was != now or var in self._from_file:
+                found.append({"name": var.name, "number": i, "value": value})
         return found
 
     def values_of(
-        self,
-        path: Path,
-        entries: Sequence[Mapping[str, Any]],
-        arrays: Mapping[str, Any],
+        self, path: Path, entries: Sequence[Mapping[str, Any]]
     ) -> dict[SharedVariable, np.ndarray]:
-        """Return the values that a file has, by variable; nothing is set yet.
-
-        Raises
-        ------
-        CheckpointError
-            If the step has no such variable.
-        """
+        """Return the values that a file has, by variable; nothing is set yet."""
         found = {}
         variables = list(self._present())
         for of in entries:
@@ -231,8 +201,7 @@ class SetVariables:
                     f"{path} has a value of {of['name']!r}, which was set while the"
                     f" trainer trained, and {self._step!r} reads no such variable"
                 )
-            value = np.array(arrays[of["array"]])
-            found[var] = var.type.filter(value, strict=True)
+            found[var] = var.type.filter(of["value"], strict=True)
         return found
 
     def give(self, values: Mapping[SharedVariable, np.ndarray]) -> None:
@@ -253,10 +222,6 @@ class SetVariables:
         return found
 
 
-def _are_equal(a: np.ndarray, b: np.ndarray) -> bool:
-    return a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes()
-
-
 # -- trees of values
 
 _PLAIN = (str, bool, int, float, type(None))
@@ -266,20 +231,7 @@ _TAGS = ("<array>", "<scalar>", "<generator>", "<bytes>", "<tuple>", "<set>", "<
 def as_json(value: Any, arrays: dict[str, np.ndarray], name: str, what: str) -> Any:
     """Return a tree of values as JSON has it, and add its arrays to those of a file.
 
-    Parameters
-    ----------
-    value : object
-    arrays : dict of str to numpy.ndarray
-    name : str
-        What the names of the new arrays begin with.
-    what : str
-        What the value is, for messages.
-
-    Raises
-    ------
-    TypeError
-        If something in it is no dict, list, tuple or set, nor a number, a string,
-        bytes, an array, or a random generator.
+    Their names begin with `name`; `what` the value is, messages say.
     """
     if type(value) in _PLAIN:
         return value

@@ -156,7 +156,16 @@ class History:
         """
         if not self.epochs:
             raise ValueError("there is nothing to draw: no epoch was made yet")
-        panels = _new_panels() if axes is None else list(axes)
+        if axes is None:
+            try:
+                from matplotlib.figure import Figure
+            except ImportError as error:
+                raise ImportError(
+                    "History.plot draws with matplotlib, which is not installed:"
+                    " pip install 'synk[plot]', or see to_frame()"
+                ) from error
+            axes = Figure((12, 3.6), layout="constrained").subplots(1, 3)
+        panels = list(axes)
         _draw(self.epochs, self.losses, panels)
         figure = panels[0].figure.canvas.figure  # not a SubFigure
         if path is not None:
@@ -170,15 +179,7 @@ class History:
         seconds: Sequence[float],
         numbers: Mapping[str, float],
     ) -> None:
-        """Take note of an epoch.
-
-        Parameters
-        ----------
-        losses, rows, seconds : sequence
-            Of each step.
-        numbers : mapping of str to float
-            Of the epoch.
-        """
+        """Take note of an epoch: losses, rows and seconds of its steps, and numbers."""
         self.losses += [float(loss) for loss in losses]
         self.step_rows += rows
         self.step_seconds += seconds
@@ -191,18 +192,6 @@ class History:
                 **numbers,
             }
         )
-
-
-def _new_panels() -> list[Any]:
-    """Return three axes of a new figure."""
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise ImportError(
-            "History.plot draws with matplotlib, which is not installed:"
-            " pip install 'synk[plot]', or see to_frame()"
-        ) from error
-    return list(Figure((12, 3.6), layout="constrained").subplots(1, 3))
 
 
 def _draw(
@@ -235,18 +224,11 @@ def _stack(panel: Any, epochs: Sequence[Mapping[str, float]], numbers: list) -> 
         panel.bar(numbers, high, 0.8, low, color=colour, label=name)
         low = low + high
     whole = np.array([of["seconds"] for of in epochs])
-    panel.bar(
-        numbers,
-        (whole - low).clip(0),
-        0.8,
-        low,
-        color="#e5e5e5",
-        label="compile, start",
-    )
+    rest = (whole - low).clip(0)
+    panel.bar(numbers, rest, 0.8, low, color="#e5e5e5", label="compile, start")
     panel.set(xlabel="epoch", ylabel="seconds, mean of the ranks")
     usual = whole[1:].max(initial=0)
     if 0 < 2 * usual < whole[0]:  # otherwise the others are not seen
         panel.set_ylim(0, 1.5 * usual)
-        panel.set_title(
-            f"the first, which compiles: {whole[0]:.3g} s", fontsize="small"
-        )
+        title = f"the first, which compiles: {whole[0]:.3g} s"
+        panel.set_title(title, fontsize="small")

@@ -11,7 +11,6 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 from pytensor.compile import SharedVariable
 
-from ..call.function import Function
 from ..callbacks import Callback
 from ..callbacks.rates import assign
 from ..engines import host
@@ -167,11 +166,17 @@ def cross_validate(
         if not len(train) or not len(held_back):
             what = "to train on" if not len(train) else "to validate on"
             raise ValueError(f"fold {k} has no rows {what}")
-    found = []
+    found: list[Fold] = []
     with (
         _from_one_start(trainer) as anew,
         progress_bar(progress, len(chosen), "fold") as bar,
     ):
+
+        def on_rows(rows: np.ndarray) -> Callable[[], Any]:
+            if callable(validation):
+                return partial(validation, rows)
+            function, *args = validation
+            return partial(function, *args, batch=rows)
 
         def history_of(fold: int) -> History:
             train, held_back = chosen[fold]
@@ -179,7 +184,7 @@ def cross_validate(
                 *data,
                 batch_size=batch_size,
                 epochs=epochs,
-                validation=_on_rows(validation, held_back),
+                validation=on_rows(held_back),
                 callbacks=() if callbacks is None else callbacks(),
                 progress=False,
                 rows=train,
@@ -204,13 +209,6 @@ def _split(rows: int, folds: int, seed: int) -> list[tuple[np.ndarray, np.ndarra
         train = np.concatenate([order[:start], order[stop:]])
         found.append((np.sort(train), np.sort(order[start:stop])))
     return found
-
-
-def _on_rows(validation: Callable | Sequence, rows: np.ndarray) -> Callable[[], Any]:
-    if callable(validation):
-        return partial(validation, rows)
-    function, *args = validation
-    return partial(function, *args, batch=rows)
 
 
 @entry
@@ -271,10 +269,23 @@ def sweep(
     {rate: 0.5} [1.0, 0.0, 0.0]
     {rate: 0.25} [1.0, 0.25, 0.0625]
     """
-    every = _combinations(settings) if isinstance(settings, Mapping) else settings
+    every: Iterable = settings
+    if isinstance(settings, Mapping):
+        products = itertools.product(*settings.values())
+        every = [zip(settings, values, strict=True) for values in products]
     chosen = [dict(setting) for setting in every]
+    read = set(trainer.step.get_shared())
     for variable in dict.fromkeys(itertools.chain(*chosen)):
-        _check_is_read(trainer.step, variable)
+        if not isinstance(variable, SharedVariable):
+            raise TypeError(
+                f"a sweep is over shared variables, and {variable!r} is none: numbers"
+                " in a graph are compiled in. Make the step with pytensor.shared(...)"
+                " there"
+            )
+        if variable not in read:
+            raise ValueError(
+                f"{trainer.step!r} does not read {variable}: it would change nothing"
+            )
     with _from_one_start(trainer) as anew:
 
         def run_with(number: int) -> Any:
@@ -285,24 +296,6 @@ def sweep(
 
         found = side_by_side(groups, run_with, len(chosen))
         return list(zip(chosen, found, strict=True))
-
-
-def _combinations(values: Mapping[SharedVariable, Iterable]) -> list[Setting]:
-    return [
-        dict(zip(values, some, strict=True))
-        for some in itertools.product(*values.values())
-    ]
-
-
-def _check_is_read(step: Function, variable: Any) -> None:
-    """Raise unless a step has another value of what is swept over when that is set."""
-    if not isinstance(variable, SharedVariable):
-        raise TypeError(
-            f"a sweep is over shared variables, and {variable!r} is none: numbers in a"
-            " graph are compiled in. Make the step with pytensor.shared(...) there"
-        )
-    if variable not in step.get_shared():
-        raise ValueError(f"{step!r} does not read {variable}: it would change nothing")
 
 
 # -- the start

@@ -13,7 +13,6 @@ from typing import Any, Literal
 import numpy as np
 
 from ..call.function import Function
-from ..call.run_master import RunTimes
 from ..call.uses import run_as_workers
 from ..callbacks import Callback
 from ..errors import StateError
@@ -186,22 +185,18 @@ class Trainer:
         source = source_of(self._step, data, rows)
         is_read = not isinstance(source, Arrays)
         others = data[1:] if is_read else ()
-        is_looked_at = validation is not None or bool(callbacks)
-        goes_on = False
         self._callbacks, states = CallbackList(callbacks), self._states
         self._states = None
         self._set.begin()
         if states is not None and self._callbacks.go_on(self, states):
             return self.history
         with progress_bar(progress, epochs) as bar, self._callbacks.running():
-            for left in reversed(range(epochs)):
+            for _ in range(epochs):
                 epoch = len(self.history)
                 self._callbacks.before_epoch(self, epoch)
                 what = Epoch(epoch, self._seed, self._shuffle, batch_size)
                 parts = parts_of(source, self._step, what, **named)
-                shows = is_looked_at or not left
-                made, numbers = self._train(parts, others, named, goes_on, shows)
-                goes_on = not shows
+                made, numbers = self._train(parts, others, named)
                 if is_read:
                     numbers["reading"] = made.reading
                 if validation is not None:
@@ -267,27 +262,24 @@ class Trainer:
         variables = self._step.updated
         holdings = [SESSION.ledger.of(var) for var in variables]
         arrays = files.take_values(variables)
+        kept: dict[str, Any] = {"history": vars(self.history)}
+        kept["set"] = self._set.changed()
         if self._rule is not None:
-            shared, by_rank = self._on_ranks().state()
-            arrays |= {f"shared {k}": v for k, v in shared.items()}
-            for rank, state in enumerate(by_rank):
-                arrays |= {f"rank {rank} {k}": v for k, v in state.items()}
+            kept["workers"] = self._on_ranks().state()
         states = self._callbacks.states() if self._states is None else self._states
         of_callbacks = []
         for one in states:
             what = f"state_dict() of the callback {one['key']}"
             state = files.as_json(one["state"], arrays, "callback", what)
             of_callbacks.append({**one, "state": state})
-        history = files.as_json(vars(self.history), arrays, "history", "history")
         header = {
             "rule": self._rule_in_file,
             "ranks": SESSION.size,
             "nodes": SESSION.nodes,
             "seed": self._seed,
             "held": [[held.kind, held.since, held.rows] for held in holdings],
-            "history": history,
-            "set": self._set.as_json(arrays),
             "callbacks": of_callbacks,
+            **files.as_json(kept, arrays, "kept", "what training keeps"),
         }
         files.write(Path(path), header, arrays)
 
@@ -330,60 +322,49 @@ class Trainer:
             for kind, since, rows in header["held"]
         ]
         variables, ranks = self._step.updated, header["ranks"]
-        states = files.from_json(header.get("callbacks", []), arrays)
-        others = self._set.values_of(path, header.get("set", ()), arrays)
+        others = self._set.values_of(path, header["set"])
         files.check_can_be_on(path, ranks, self._rule, variables, holdings)
         if ranks == SESSION.size:
             files.give_values(variables, arrays, holdings, "Trainer.load")
         else:
             files.give_in_script(variables, arrays)
         if self._rule is not None:
-            self._workers = workers = self._new_workers()
-            by_rank = [
-                files.with_prefix(arrays, f"rank {rank} ")
-                for rank in range(SESSION.size)
-            ]
-            workers.restore_state(files.with_prefix(arrays, "shared "), by_rank)
+            self._workers = workers = Workers(self._rule, self._params, self._are_nodes)
+            workers.restore_state(*header["workers"])
             self._is_whole, self._is_new = True, False
         # A callback that loads leaves the others, and what they have set, as they are.
         if not self._callbacks.are_running:
             self._set.give(others)
-            self._states = states
+            self._states = header["callbacks"]
         self.history = History()
-        vars(self.history).update(files.from_json(header["history"], arrays))
+        vars(self.history).update(header["history"])
 
     # -- an epoch
 
     def _train(
-        self,
-        parts: Iterator[Part],
-        others: tuple,
-        named: dict,
-        goes_on: bool,
-        shows: bool,
+        self, parts: Iterator[Part], others: tuple, named: dict
     ) -> tuple[EpochSteps, dict[str, float]]:
         """Make the steps of an epoch, and return what came of them, and what it took.
 
-        By a rule the parameters that are to be used afterwards are shown only if
-        somebody is to see them. The next epoch, of the same call, just goes on then.
+        Between epochs variables have the parameters that are to be used afterwards.
         """
         start, step = perf_counter(), self._step
         if self._rule is None:
             run: Callable = step.run
             made = make_steps(parts, step, lambda *some: run(*some, *others, **named))
-            return made, _spent(perf_counter() - start, made.ran)
+            seconds = perf_counter() - start
+            return made, {"seconds": seconds, **made.ran.spent, "staleness": 0.0}
         # Before anything is changed: an interrupt may come at any line.
         was_whole, self._is_whole = self._is_whole, False
-        workers = self._workers if goes_on else self._ready(was_whole)
-        assert workers is not None
-        are_nodes = self._are_nodes
+        workers, are_nodes = self._ready(was_whole), self._are_nodes
         run = partial(run_as_workers, step, workers.number, are_nodes=are_nodes)
         made = make_steps(parts, step, lambda *some: run(*some, *others, **named))
         self.exchanges, exchanging, waiting = workers.report()
-        if shows:
-            workers.show()
-            self._is_whole = True
-        numbers = _spent(perf_counter() - start, made.ran, exchanging, waiting)
+        workers.show()
+        self._is_whole = True
+        numbers = {"seconds": perf_counter() - start, **made.ran.spent}
+        numbers["exchange"] += exchanging - waiting
+        numbers["wait"] += waiting
         stale = [exchange.staleness for exchange in self.exchanges]
         numbers["staleness"] = float(np.mean(stale)) if stale else 0.0
         return made, numbers
@@ -407,7 +388,7 @@ class Trainer:
         if workers is None or not workers.is_open:
             if workers is not None and not (is_whole or self._is_new):
                 workers.restore()  # ranks that died have left it to the centre
-            workers = self._workers = self._new_workers()
+            workers = self._workers = Workers(self._rule, self._params, self._are_nodes)
         elif self._is_new:
             workers.begin(None)
         elif not is_whole:
@@ -419,10 +400,6 @@ class Trainer:
         self._is_new = False
         workers.ready()
         return workers
-
-    def _new_workers(self) -> Workers:
-        assert self._rule is not None
-        return Workers(self._rule, self._params, self._are_nodes)
 
     # -- others like this one; see `repeated`
 
@@ -445,17 +422,3 @@ class Trainer:
         """Have another one's workers, which begin anew, unless its own train."""
         if self._is_new:
             self._workers = former._workers
-
-
-def _spent(
-    seconds: float, ran: RunTimes, exchanging: float = 0.0, waiting: float = 0.0
-) -> dict[str, float]:
-    """Return an epoch's seconds, and what they were spent on; see `History`."""
-    return {
-        "seconds": seconds,
-        "compute": ran.compute,
-        "rows": ran.rows,
-        "exchange": ran.reduce + exchanging - waiting,
-        "wait": ran.wait + waiting,
-        "staleness": 0.0,
-    }

@@ -97,27 +97,6 @@ def test_outputs_come_as_in_a_call(two_ranks):
     assert len(one.run([], X)) == 0
 
 
-@one_and_three_ranks
-def test_training_by_a_run_is_serial_training(ranks):
-    def step(function, grad):
-        x, y = pt.matrix("x"), pt.vector("y")
-        w = pytensor.shared(np.zeros(3), name="w")
-        loss = ((x @ w - y) ** 2).mean()
-        updates = synk.updates.adam(grad(loss, [w]), [w], learning_rate=0.1)
-        return function([x, y], loss, updates=updates, mode=PY), w
-
-    y = X @ [1.0, -2.0, 3.0]
-    order = np.random.default_rng(2).permutation(23)
-    batches = [order[i : i + 5] for i in range(0, 23, 5)] * 4
-    serial, w_serial = step(pytensor.function, pytensor.grad)
-    expected = [serial(X[rows], y[rows]) for rows in batches]
-    train, w = step(synk.function, synk.grad)
-    losses = train.run(batches, synk.data(X), synk.data(y))
-    np.testing.assert_allclose(losses, expected, rtol=1e-12)
-    for rank in range(ranks):
-        np.testing.assert_allclose(synk.get_value(rank, w), w_serial.get_value())
-
-
 def test_a_list_is_one_launch_and_a_generator_is_one_for_every_64(two_ranks, tmp_path):
     f = summing()
     f(ROWS)
