@@ -55,9 +55,10 @@ class Bound:
     def __init__(self, variant: Variant, values: Sequence[Any], how: How) -> None:
         self.variant, self.how = variant, how
         spec, size = variant.spec, SESSION.size
-        rows, self.given = gather(spec, values, how.batch, size)
-        batch_s = check_shared_rows(how.batch_s, spec.sliceable, size)
-        self.rows = rows._replace(batch_s=batch_s)
+        self.rows, self.given = gather(spec, values, how.batch, size)
+        if how.batch_s is not None:
+            batch_s = check_shared_rows(how.batch_s, spec.sliceable, size)
+            self.rows = self.rows._replace(batch_s=batch_s)
         self.num_slices = check_num_slices(how.num_slices, spec)
         self.wanted = variant.all.of(how.output_subset)
         self.has_parts = any_partial(values)  # machines have rows that others have not

@@ -124,7 +124,7 @@ class FunctionRun(Bound):
         if spec.inputs:
             selection = select(self._rows_of(batch), self.rows.total)
             bounds = cuts(count(selection), size)
-            return self.rows._replace(selection=selection, bounds=bounds)
+            return CallRows(selection, bounds, *self.rows[2:])
         if batch is None:
             return self.rows
         batch_s = check_shared_rows(batch, spec.sliceable, size)
@@ -186,7 +186,7 @@ class FunctionRun(Bound):
                 what = replicas.number, subset, kind, self.num_slices, block
                 rest = launched.states, launched.number, placement.workers
                 sources = [tuple(InputSource(array, 0, False)) for array in given[1]]
-                own = [call._replace(sources=sources) for call in calls]
+                own = [(c.selection, c.bounds, sources, c.batch_s) for c in calls]
                 told: tuple[list, list] = own, given.constants
                 if SESSION.size > 1:
                     told = stage_all(calls, given, SESSION.pool.stage)
