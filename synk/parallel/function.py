@@ -174,7 +174,7 @@ class Ways:
 
     def _serial(self, args: tuple, kwargs: dict[str, Any]) -> Any:
         if SESSION.state == "running" and SESSION.size > 1:
-            SESSION.context.widen()  # the other ranks wait meanwhile
+            SESSION.context.confinement.widen()  # the other ranks wait meanwhile
         return self.plain(*args, **kwargs)
 
     def _in_order(
