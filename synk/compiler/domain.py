@@ -13,17 +13,14 @@ by induction, for any number of ranks with any numbers of rows:
 ``Partial("max")``    v(AB) = maximum(v(A), v(B)); ``"min"`` likewise
 ``Listed(...)``       a short vector known entry by entry, such as a shape
 ``Position(axis)``    0, 1, ... along the axis: numbers of rows, within each rank
-``Count(offset)``     n + offset, a number that is not 0
-``Trail(...)``        what a scan along the rows carries, an entry for each step
 ``OwnStream()``       a random stream that each rank has for itself
 ``Unknown(...)``      nothing is known; says why
 ====================  ================================================================
 
 Rows need not stand one after the other. Reshaped from (t, n, k) to (t n, k) they come
-in t blocks with all rows in each; ``x[::-1]`` has the last row first. Their `Layout`
-says so: the equation is that of the array with the blocks as an axis of their own, and
-the parts in the order of the layout. Where all rows have the same value they have any
-layout, as zeros have.
+in t blocks with all rows in each. Their `Layout` says so: the equation
+is that of the array with the blocks as an axis of their own. Where all rows have the
+same value they have any layout, as zeros have.
 
 Values are known *up to a power of n*, the number of a rank's rows: with ``power=p``, it
 is the value divided by n**p that fulfils the equation. So means are understood:
@@ -83,7 +80,6 @@ class Layout:
     """How rows stand along their axis."""
 
     blocks: Length = ONE  # how often all come, each time some entries of each
-    reverse: bool = False  # whether the last rank's come first
     # How long each block is, if that is known. It follows from the blocks and the
     # axis's length, and tells of axes of equal length whether their blocks are equal.
     block: Length | None = field(default=None, compare=False)
@@ -91,7 +87,7 @@ class Layout:
     def agrees(self, other: Layout) -> bool:
         """Tell whether another axis, equally long, is known to have this layout."""
         same = self.block is not None and self.block == other.block
-        return self.reverse == other.reverse and (self.blocks == other.blocks or same)
+        return self.blocks == other.blocks or same
 
 
 IN_ORDER = Layout()
@@ -145,23 +141,6 @@ class Position:
 
 
 @dataclass(frozen=True)
-class Count:
-    """The number of rows and a constant, as a scan counts the states that it has."""
-
-    offset: int
-
-
-@dataclass(frozen=True)
-class Trail:
-    """Entries along axis 0, one a row and `offset` more; all but one are alike."""
-
-    one: Value | None  # None if it may be anything
-    rest: Value | None  # what each of the others is
-    offset: int
-    place: str  # where the one is, "first" or "last"; "all" if all entries are alike
-
-
-@dataclass(frozen=True)
 class OwnStream:
     """The state of a random stream that is another one on each rank.
 
@@ -184,17 +163,7 @@ class Unknown:
         return f"{self.op}, in {self.variable}, {self.why}"
 
 
-Value = (
-    Replicated
-    | Sharded
-    | Partial
-    | Listed
-    | Position
-    | Count
-    | Trail
-    | OwnStream
-    | Unknown
-)
+Value = Replicated | Sharded | Partial | Listed | Position | OwnStream | Unknown
 
 
 def describe(value: Value) -> str:
@@ -202,8 +171,7 @@ def describe(value: Value) -> str:
     if isinstance(value, Sharded):
         text = f"one value for each row, along axis {value.axis}"
         if not value.in_order:
-            assert value.layout is not None
-            text += ", from the last" if value.layout.reverse else ", again and again"
+            text += ", again and again"
         return text + _scale(value.power)
     if isinstance(value, Partial):
         if value.op == "sum" and value.power == -1:
@@ -220,8 +188,6 @@ def describe(value: Value) -> str:
 _DESCRIBED: dict[type, str] = {
     Position: "row numbers, which start again on every rank",
     Listed: "a shape that depends on the number of rows",
-    Count: "the number of rows and a constant",
-    Trail: "the states of a scan along the rows",
     OwnStream: "a random stream of each rank's own",
 }
 
@@ -276,7 +242,7 @@ def unlisted(value: Value) -> Value:
     """Return a listed vector as what all its entries are; raise for special values."""
     if isinstance(value, (Sharded, Replicated, Partial)):
         return value  # nearly all are such
-    if isinstance(value, (Count, Trail, OwnStream)):
+    if isinstance(value, OwnStream):
         raise Refused(f"computes with {describe(value)}")
     if not isinstance(value, Listed):
         return value
@@ -301,24 +267,6 @@ def align(values: Sequence[Value]) -> Sharded | None:
     if not all(layouts[0].agrees(layout) for layout in layouts):
         raise Refused("pairs rows in one order with rows in another")
     return replace(rows[0], length=length, layout=layouts[0] if layouts else None)
-
-
-def counted(values: Sequence[Value], signs: Sequence[int]) -> Value | None:
-    """Return the sum of the number of rows and constants, None if it is not such."""
-    offset = rows = 0
-    for value, sign in zip(values, signs, strict=True):
-        if isinstance(value, Count) or (isinstance(value, Replicated) and value.exact):
-            rows += sign
-            offset += sign * value.offset if isinstance(value, Count) else 0
-        elif isinstance(value, Replicated) and value.number is not None:
-            if value.number != int(value.number):
-                return None
-            offset += sign * int(value.number)
-        else:
-            return None
-    if rows != 1:
-        return None
-    return Count(offset) if offset else Replicated(1, exact=True)
 
 
 def negated(value: Value) -> Value:

@@ -45,7 +45,6 @@ from .domain import (
     Refused,
     Replicated,
     Sharded,
-    Trail,
     Unknown,
     Value,
     is_replicated,
@@ -396,12 +395,6 @@ def _is_free(value: Value) -> bool:
 
 
 def _check(value: Value) -> None:
-    """Raise for rows that do not lie as padded ones do."""
-    if isinstance(value, Trail):
-        raise Refused("takes a length that may follow from the number of rows")
-    if not isinstance(value, Sharded):
-        return
-    if value.length == "some":
+    """Raise for rows that a mask selects: theirs are no copies of the last."""
+    if isinstance(value, Sharded) and value.length == "some":
         raise Refused("selects by a mask")
-    if value.layout is not None and value.layout.reverse:
-        raise Refused("takes some of the rows, or another order of them")

@@ -31,12 +31,10 @@ from .domain import (
     unlisted,
 )
 from .rules import (  # noqa: F401  which have rules put in the table
-    arrangement,
     elementwise,
-    indexing,
+    index,
     inner,
     randomness,
-    rowscans,
     shapes,
 )
 from .rules.base import name, op_name

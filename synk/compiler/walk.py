@@ -18,7 +18,6 @@ from pytensor.tensor.type import DenseTensorType
 from ..user_frames import made_in
 from .domain import (
     REPLICATED,
-    Count,
     Partial,
     Position,
     Refused,
@@ -139,7 +138,7 @@ def _mixes_rows(entry: OpEntry, values: list[Value], found: list[Value]) -> bool
     return any(
         value.exact
         if isinstance(value, Replicated)
-        else isinstance(value, (Sharded, Position, Count))
+        else isinstance(value, (Sharded, Position))
         for value in values
     )
 

@@ -295,7 +295,8 @@ def test_check_serial_takes_functions_whose_draws_are_the_serial_ones(two_ranks)
     assert stream.get_value().bit_generator.state == before
 
 
-def test_draws_after_one_whose_size_is_not_understood_are_refused(two_ranks):
+@pytest.mark.filterwarnings("ignore::synk.SplitWarning")
+def test_a_walk_along_the_rows_and_draws_after_it_are_the_serial_ones(two_ranks):
     def walk(script):
         def step(row, state, rng):
             rng, noise = draw(normal, rng=rng)
@@ -306,9 +307,12 @@ def test_draws_after_one_whose_size_is_not_understood_are_refused(two_ranks):
         first, last = (script.draw(normal, size=states.shape) for _ in range(2))
         return [(first * last * states).sum()]
 
-    f, _ = made(walk, synk.function)
-    with pytest.raises(synk.SplitError, match="goes along the rows"):
-        f(*rows_of(5))
+    (f, variables), (plain, right) = (
+        made(walk, function) for function in (synk.function, pytensor.function)
+    )
+    for rows in (5, 1):
+        same(f(*rows_of(rows)), plain(*rows_of(rows)))
+    assert_stored(variables, right)
 
 
 # -- what is left to the ranks ---------------------------------------------------------

@@ -14,8 +14,6 @@ from children import in_a_child
 from on_ranks import levels, three_ranks
 from placement_cases import INPUTS, LABELS, SCALE, W, X, Y, posterior
 from pytensor.printing import debugprint
-from random_graphs import is_close
-from random_loops import seeded
 from reference import PY
 
 import synk
@@ -91,23 +89,6 @@ def test_plain_graphs_give_the_serial_numbers_in_jax_mode():
         for values in (f(*cases.values(5)), synk.get_value(1, kept)):
             for name, got, expected in zip(named, values, right, strict=True):
                 assert_equal(name, got, expected)
-
-
-@three_ranks
-@pytest.mark.filterwarnings("ignore::synk.SplitWarning")
-@pytest.mark.parametrize("of", ["rows", "met"])
-def test_random_graphs_give_the_serial_numbers(ranks, of):
-    """PyTensor's rewrites make 1 of x / x, be x 0: to agree with them is enough."""
-    for seed in range(1000, 1006):
-        graph = seeded(seed, of=of)
-        outputs = [term.var for term in graph.made]
-        f = synk.function(graph.inputs, outputs, **OPTIONS)
-        for rows in (5, 2):
-            values = graph.values(rows, 1)
-            with np.errstate(all="ignore"):
-                found = f(*values)
-                plain = (serial(graph.inputs, outputs, values, m) for m in (PY, FAST))
-                assert any(all(map(is_close, found, right)) for right in plain), seed
 
 
 @pytest.mark.parametrize("graph", [pt.sort(Y), Y[1:], pt.cumsum(Y)])

@@ -9,8 +9,6 @@ import pytest
 from children import in_a_child
 from on_ranks import levels, one_and_three_ranks, three_ranks
 from pytensor.tensor.signal import convolve1d
-from pytensor.tensor.special import log_softmax, softmax
-from random_lengths import scan
 from reference import PY
 
 import synk
@@ -113,19 +111,6 @@ def test_a_variable_that_is_set_to_them_has_a_copy(two_ranks):
         data[0][:] = 0
         for rank in range(2):
             np.testing.assert_array_equal(synk.get_value(rank, kept), arrays[0])
-
-
-@three_ranks
-def test_ranks_take_their_rows_of_a_constant(ranks, graphs_in_python):
-    """Of more kinds, and beside more Ops, in tests/parts."""
-    rng = np.random.default_rng(1)
-    x, y = rng.normal(size=(8, 3)), rng.normal(size=8)
-    c = pytensor.shared(np.arange(1.0, 9), "shared")
-    weighted = X * c[:, None]
-    gradient = pt.grad(log_softmax(weighted, axis=1)[:, 0].sum(), X)
-    graphs = [softmax(weighted, axis=0), gradient, (Y * c).sum()]
-    f = synk.function([X, Y], graphs, mode=PY, strict=True)
-    assert_serial(f(x, y), f.as_theano(x, y))
 
 
 # -- rows of two sliceable shared variables that a function pairs, as Synkhronos did ---
@@ -240,18 +225,6 @@ def test_rows_that_fill_groups_stay_where_they_are(ranks):
         w.set_value(np.ones((3, columns)))
         expected = np.tanh(given @ np.ones((3, columns))).reshape(-1, 2, 2)
         np.testing.assert_allclose(f(given), expected)
-
-
-@three_ranks
-def test_gradients_through_recurrences_are_the_serial_ones(ranks, scans_in_python):
-    x, w = pt.matrix("x"), pytensor.shared(np.array([0.3, -0.2, 0.5]), "w")
-    zero = pt.as_tensor(np.float64(0))
-    h = scan(lambda a, h: pt.tanh(a + 0.5 * h), [x @ w], [zero])
-    graph = [h[-1], *pt.grad(((h - x @ w) ** 2).mean() / x.shape[0], [w, x])]
-    f = synk.function([x], graph, mode=PY)
-    for n, slices in ((8, 1), (2, 1), (8, 2)):
-        given = np.random.default_rng(n).normal(size=(n, 3))
-        assert_serial(f(given, num_slices=slices), f.as_theano(given))
 
 
 # -- integers that wrap around, in modes that compile ----------------------------------

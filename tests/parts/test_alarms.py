@@ -40,12 +40,10 @@ from synk.compiler.placement.nodes import Nodes
 from synk.compiler.placement.whole import Whole
 from synk.compiler.proof import ops_of
 from synk.compiler.rules import (
-    arrangement,
     elementwise,
     index,
-    indexing,
+    inner,
     reductions,
-    rowscans,
     shapes,
 )
 from synk.compiler.table import entry_of
@@ -79,21 +77,15 @@ def in_one_layout(values):
     return rows or first_rows(values)
 
 
-def any_terms(new, tap, kinds, right=rowscans._terms):
-    """Take whatever a step computes for something that it adds."""
-    found = right(new, tap, kinds)
-    return [] if found is None else found
-
-
 def not_summed(*args, right=reductions.contract):
     """Take a sum over the rows for a value of each."""
     found = right(*args)
     return Sharded(0, found.power) if isinstance(found, Partial) else found
 
 
-def same_direction(self, other):
+def any_blocks(self, other):
     """Take blocks of any length for equal."""
-    return self.reverse == other.reverse
+    return True
 
 
 RULES = [
@@ -103,10 +95,10 @@ RULES = [
     (elementwise, "inverse", domain.unlisted, "rows"),
     (index.Index, "is_all", lambda *args: True, "rows"),
     (reductions, "contract", not_summed, "rows"),
-    (arrangement, "_blocks", lambda *args: domain.IN_ORDER, "loops"),
+    (shapes, "_blocks", lambda *args: domain.IN_ORDER, "loops"),
     (domain, "align", in_one_layout, "loops"),
-    (rowscans, "_terms", any_terms, "loops"),
-    (domain.Layout, "agrees", same_direction, "counted"),
+    (inner, "_for_each", lambda *args: Sharded(0, 0, "n", None), "loops"),
+    (domain.Layout, "agrees", any_blocks, "counted"),
     (index, "_takes_all", lambda *args: True, "counted"),
 ]
 
@@ -173,7 +165,7 @@ def as_they_lie(self, rows):
 
 WRONG = [
     (Padder, "masked", not_masked, "rows"),
-    (indexing, "_zero_in_copies", not_zero, "rows"),
+    (index, "_zero_in_copies", not_zero, "rows"),
     (shapes, "_real_length", lambda padder, new, axis: new.shape[axis], "rows"),
     (Padder, "_lies", as_they_lie, "loops"),
 ]

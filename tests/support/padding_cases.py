@@ -58,7 +58,7 @@ def statistics(x, y, s, images):
         *((x > 0).all(axis=0), (x > 9).any(), x.argmax(axis=0), x.argmax(axis=1)),
         *(x.norm(2), pt.logsumexp(x, axis=0), centred, centred.T @ centred),
         *(x.shape[0], x.size, x / x.shape[0], x * y.sum(), pt.ones_like(x).sum()),
-        *(pt.full((x.shape[0],), x.shape[0]), pt.set_subtensor(y[0], x.shape[0])),
+        pt.full((x.shape[0],), x.shape[0]),
         pt.set_subtensor(pt.stack([y, y], axis=1)[:, 0], x.shape[0]),
         pt.inc_subtensor(pt.zeros(3, dtype="int64")[y], x.shape[0]),
         *(pt.special.softmax(x, axis=0), pt.special.log_softmax(s, axis=0).max(axis=0)),

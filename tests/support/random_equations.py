@@ -6,7 +6,7 @@ import numpy as np
 import pytensor.tensor as pt
 from in_process import output_of
 
-from synk.compiler.domain import Count, Layout, Position, Replicated, Sharded, Trail
+from synk.compiler.domain import Layout, Position, Replicated, Sharded
 from synk.compiler.lengths import ONE, Length, remembered
 from synk.compiler.proof import rows_of
 from synk.compiler.walk import infer
@@ -89,10 +89,6 @@ def fulfils(value, whole, parts, sizes, before, counts) -> bool:
             np.array_equal(v, np.arange(round(k * size)).reshape(shape))
             for v, size in of_size
         )
-    if isinstance(value, Count):
-        return all(v == size + value.offset for v, size in of_size)
-    if isinstance(value, Trail):
-        return _trail(value, whole, parts, sizes, before, counts)
     if value.power is None and scale:
         return False
     power = value.power or 0
@@ -122,11 +118,11 @@ def _is_alike(array, axis) -> bool:
 
 
 def _concatenated(value: Sharded, parts, counts):
-    """Put the parts together, in the order and the blocks of their layout."""
+    """Put the parts together, in the blocks of their layout."""
     layout = value.layout or Layout()
     blocks = counts[layout.blocks]
     split = []
-    for part in parts[::-1] if layout.reverse else parts:
+    for part in parts:
         axis = part.shape[value.axis]
         if axis % blocks:
             raise ValueError("blocks of unequal length")
@@ -137,27 +133,6 @@ def _concatenated(value: Sharded, parts, counts):
     shape = list(whole.shape)
     shape[value.axis : value.axis + 2] = [shape[value.axis] * shape[value.axis + 1]]
     return whole.reshape(shape)
-
-
-def _trail(value: Trail, whole, parts, sizes, before, counts) -> bool:
-    arrays = [whole, *parts]
-    for array, size in zip(arrays, [sum(sizes), *sizes], strict=True):
-        if len(array) != size + value.offset:
-            return False
-    one = -1 if value.place == "last" else 0
-    claims = [(value.one, [array[one] for array in arrays])]
-    for array in arrays if value.rest is not None else []:
-        others = np.delete(array, one, axis=0)
-        if not _is_alike(others, 0):
-            return False
-        if value.place == "all" and len(others) and not close(others[0], array[0], 0):
-            return False
-    if all(len(array) > 1 for array in arrays):
-        claims.append((value.rest, [np.delete(a, one, axis=0)[0] for a in arrays]))
-    return all(
-        claim is None or fulfils(claim, first, others, sizes, before, counts)
-        for claim, (first, *others) in claims
-    )
 
 
 def is_true(claim, whole, parts, sizes, before, counts) -> bool:

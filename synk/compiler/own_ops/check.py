@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import pytensor
@@ -103,9 +103,11 @@ def check_sharding(
         )
     rng = np.random.default_rng(seed)
     for way in shardings_of(node) or ():
-        what = f"{op_name(op)}, registered as {way}"
-        check = _Check(what, way, values, rng, cuts)
-        check.of_values(_compiled(variables, node.outputs, mode))
+        check = _Check(f"{op_name(op)}, registered as {way}", way, values, rng, cuts)
+        compute = _compiled(variables, node.outputs, mode)
+        whole = check.parts(compute, way.outputs, "result")
+        for i in way.linear:
+            check.linear(compute, i, whole)
         if gradients:
             _check_gradients(node, variables, check, mode)
 
@@ -141,26 +143,20 @@ class _Check:
                 f"check_sharding: wants {_ROWS} rows or more; got {self.rows}"
             )
 
-    def of_values(self, compiled: Compiled) -> None:
-        """Check parts against all rows, and what the results are linear in."""
-        whole = self.parts(compiled, self.way.outputs)
-        for i in self.way.linear:
-            self._check_linear(compiled, i, whole)
-
     def parts(
-        self, compiled: Compiled, outputs: Sequence[Any], what: str = "result"
+        self, compute: Compiled, outputs: Sequence[Any], what: str
     ) -> list[np.ndarray]:
         """Check parts against all rows; return what all rows give."""
-        whole = compiled(*self.values)
+        whole = compute(*self.values)
         if self.rows:
             for _ in range(self.cuts):  # parts at random, two or more, which have rows
                 many = self.rng.integers(1, min(4, self.rows - 1) + 1)
                 inner = self.rng.choice(np.arange(1, self.rows), many, replace=False)
                 bounds = [0, *sorted(inner.tolist()), self.rows]
-                self._compare(compiled, outputs, bounds, whole, what)
+                self._compare(compute, outputs, bounds, whole, what)
             single = list(range(min(self.rows, _SINGLE_ROWS) + 1))
-            of_these = compiled(*self._cut(0, single[-1]))
-            self._compare(compiled, outputs, single, of_these, what)
+            of_these = compute(*self._cut(0, single[-1]))
+            self._compare(compute, outputs, single, of_these, what)
         return whole
 
     def _cut(self, start: int, stop: int) -> list[np.ndarray]:
@@ -171,14 +167,14 @@ class _Check:
 
     def _compare(
         self,
-        compiled: Compiled,
+        compute: Compiled,
         outputs: Sequence[Any],
         bounds: list[int],
         whole: list[np.ndarray],
         what: str,
     ) -> None:
         """Compare what the parts between bounds give together with what all give."""
-        made = [compiled(*self._cut(*pair)) for pair in itertools.pairwise(bounds)]
+        made = [compute(*self._cut(*pair)) for pair in itertools.pairwise(bounds)]
         counts = np.diff(bounds).tolist()
         for i, output in enumerate(outputs):
             where = f"{what} {i}, of parts of {_listed(counts)} rows,"
@@ -201,27 +197,21 @@ class _Check:
     ) -> None:
         for value in values:
             if np.ndim(value) <= axis:
-                raise AssertionError(
-                    f"{self.what}: {where} has shape {np.shape(value)}, without axis"
-                    f" {axis}"
-                )
+                self._fail(f"{where} has shape {np.shape(value)}, without axis {axis}")
         lengths = [value.shape[axis] for value in values]
         if lengths != counts:
-            raise AssertionError(
-                f"{self.what}: {where} has {_listed(lengths)} entries along axis"
-                f" {axis}, and not one for each of {_listed(counts)} rows"
+            self._fail(
+                f"{where} has {_listed(lengths)} entries along axis {axis}, and not one"
+                f" for each of {_listed(counts)} rows"
             )
 
     def _check_shape(self, value: Any, whole: Any, where: str) -> None:
         if np.shape(value) != np.shape(whole):
-            raise AssertionError(
-                f"{self.what}: {where} has shape {np.shape(value)}, and"
-                f" {np.shape(whole)} of all rows"
-            )
+            shapes = f"{np.shape(value)}, and {np.shape(whole)} of all rows"
+            self._fail(f"{where} has shape {shapes}")
 
-    def _check_linear(
-        self, compiled: Compiled, i: int, whole: list[np.ndarray]
-    ) -> None:
+    def linear(self, compute: Compiled, i: int, whole: list[np.ndarray]) -> None:
+        """Check that results are linear in an operand."""
         value = self.values[i]
         if value.dtype.kind not in "fc":
             raise TypeError(f"check_sharding: linear in operand {i}, of {value.dtype}")
@@ -229,7 +219,7 @@ class _Check:
 
         def at(new: np.ndarray) -> list[np.ndarray]:
             new = new.astype(value.dtype)
-            return compiled(*self.values[:i], new, *self.values[i + 1 :])
+            return compute(*self.values[:i], new, *self.values[i + 1 :])
 
         found = zip(whole, at(other), at(2 * value - 3 * other), strict=True)
         for k, (a, b, both) in enumerate(found):
@@ -243,15 +233,15 @@ class _Check:
             differs = got != right
         else:
             digits = np.finfo(right.dtype).eps ** 0.6  # 4e-10 in float64, 7e-5 in 32
-            finite = np.isfinite(right)
-            size = np.max(np.abs(right), initial=0, where=finite)
+            size = np.max(np.abs(right), initial=0, where=np.isfinite(right))
             differs = ~np.isclose(got, right, digits, digits * size, equal_nan=True)
         if differs.any():
-            place = tuple(int(i) for i in np.argwhere(differs)[0])
-            raise AssertionError(
-                f"{self.what}: {where} is {got[place]} at {list(place)}, and"
-                f" {right[place]} by all rows"
-            )
+            place = tuple(np.argwhere(differs)[0].tolist())
+            numbers = f"{got[place]} at {list(place)}, and {right[place]} by all rows"
+            self._fail(f"{where} is {numbers}")
+
+    def _fail(self, why: str) -> NoReturn:
+        raise AssertionError(f"{self.what}: {why}")
 
 
 def _check_gradients(
@@ -288,9 +278,8 @@ def _check_gradients(
         for grad, axis in zip(grads, axes.values(), strict=True)
         if _is_float(grad)
     ]
-    graph = [grad for grad, _ in found]
-    _check_known(node, [variables[i] for i in way.rows], graph)
-    outputs = [output for _, output in found]
+    graph, outputs = [grad for grad, _ in found], [output for _, output in found]
+    _check_known(node, {variables[i] for i in way.rows}, graph)
     check.parts(_compiled(variables, graph, mode), outputs, "gradient")
 
 
@@ -298,9 +287,8 @@ def _is_float(var: Variable) -> bool:
     return str(getattr(var.type, "dtype", "")).startswith("float")
 
 
-def _check_known(node: Apply, rows: list[Variable], graph: list[Variable]) -> None:
+def _check_known(node: Apply, from_rows: set[Variable], graph: list[Variable]) -> None:
     """Raise if rows meet an Op of the gradient that nothing is known of."""
-    from_rows = set(rows)
     for made in io_toposort([], graph):
         if from_rows.isdisjoint(made.inputs):
             continue

@@ -103,14 +103,24 @@ def register_sharding(op: Any, sharding: Any = _NOTHING) -> Any:
 
 
 def _registered(op: Any, said: Any) -> Callable:
-    _check_op(op)
+    cls = op if isinstance(op, type) else type(op)
+    if not issubclass(cls, Op):
+        raise TypeError(f"register_sharding: an Op, or a class of Ops; got {op!r}")
+    for other in known_classes() - classes:
+        if issubclass(other, cls):
+            raise ValueError(f"register_sharding: synk has a rule for {other.__name__}")
+        if op is not cls and issubclass(cls, other):
+            raise ValueError(
+                f"register_sharding: {op} is of {cls.__name__}, which has a rule, that"
+                f" of {other.__name__}: register the class"
+            )
     check_said(said)
     if op in said_of and not _are_same(said_of[op], said):
         raise ValueError(
             f"register_sharding: {op} is registered already, as {said_of[op]!r}; to"
             " correct that, define the Op anew"
         )
-    take(op, said)
+    take_all([(op, said)])
     return said
 
 
@@ -126,33 +136,15 @@ def _are_same(first: Any, second: Any) -> bool:
     )
 
 
-def _check_op(op: Any) -> None:
-    is_class = isinstance(op, type)
-    cls = op if is_class else type(op)
-    if not issubclass(cls, Op):
-        raise TypeError(f"register_sharding: an Op, or a class of Ops; got {op!r}")
-    own = classes()
-    for other in known_classes() - own:
-        if issubclass(other, cls):
-            raise ValueError(f"register_sharding: synk has a rule for {other.__name__}")
-        if not is_class and issubclass(cls, other):
-            raise ValueError(
-                f"register_sharding: {op} is of {cls.__name__}, which has a rule, that"
-                f" of {other.__name__}: register the class"
-            )
-
-
-def take(op: Any, said: Any) -> None:
-    """Have the rules of this process apply to an Op, or to a class of Ops."""
-    cls = op if isinstance(op, type) else type(op)
-    say(op, said)
-    known(cls, placement=own_op, padded=own_padded, length=own_length)
-
-
 def take_all(pairs: Iterable[tuple[Any, Any]]) -> None:
-    """Take what the master has registered, be it after this rank was forked."""
+    """Have the rules of this process apply to Ops, or classes of Ops.
+
+    A rank takes so what the master has registered, be it after it was forked.
+    """
     for op, said in pairs:
-        take(op, said)
+        say(op, said)
+        cls = op if isinstance(op, type) else type(op)
+        known(cls, placement=own_op, padded=own_padded, length=own_length)
 
 
 def own_op(node: Apply, values: list[Value]) -> list[Value]:
@@ -217,19 +209,18 @@ def _of_rows(
     _check_others(way, moved)
     rows = align(moved)
     assert rows is not None
-    power = times(*(_power(moved[i]) for i in way.linear))
+    powers: list[Power] = []
+    for factor in (moved[i] for i in way.linear):
+        if not isinstance(factor, (Sharded, Replicated)):
+            raise Refused(f"multiplies single rows with {describe(factor)}")
+        powers.append(factor.power)
+    power = times(*powers)
     return [_result(output, rows, power) for output in way.outputs]
 
 
 def _check_others(way: Sharding, values: Sequence[Value]) -> None:
     """Raise unless any function can take what the results are not linear in."""
     independent([value for i, value in enumerate(values) if i not in way.linear])
-
-
-def _power(value: Value) -> Power:
-    if not isinstance(value, (Sharded, Replicated)):
-        raise Refused(f"multiplies single rows with {describe(value)}")
-    return value.power
 
 
 def _result(output: int | ReduceOp | None, rows: Sharded, power: Power) -> Value:

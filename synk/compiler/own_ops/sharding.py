@@ -116,22 +116,6 @@ class WrongSharding(UsersMistake, TypeError):
     """What was said of an Op is not possible for an application of it."""
 
 
-def shardings_for(said: Said | Rule, node: Apply) -> tuple[Sharding, ...]:
-    """Return the shardings of a node; none if it takes all rows at once."""
-    if callable(said):
-        rule = getattr(said, "__name__", said)
-        try:
-            said = said(node)
-        except Exception as error:
-            raise WrongSharding(
-                f"register_sharding: {rule} fails for {_shown(node)}: {error!r}"
-            ) from error
-    if said is None:
-        return ()
-    several = [said] if isinstance(said, (str, Sharding)) else said
-    return tuple(_fitting(each, node) for each in several)
-
-
 def check_said(said: Any) -> None:
     """Raise unless this is something that can be said of an Op."""
     if callable(said) or said is None or isinstance(said, Sharding):
@@ -154,93 +138,94 @@ def check_said(said: Any) -> None:
         )
 
 
-def _fitting(said: Any, node: Apply) -> Sharding:
+def _shardings_for(said: Said | Rule, node: Apply) -> tuple[Sharding, ...]:
+    """Return the shardings of a node; none if it takes all rows at once."""
+    shown = f"{op_name(node.op)}({', '.join(str(var.type) for var in node.inputs)})"
+    if callable(said):
+        rule = getattr(said, "__name__", said)
+        try:
+            said = said(node)
+        except Exception as error:
+            raise WrongSharding(
+                f"register_sharding: {rule} fails for {shown}: {error!r}"
+            ) from error
+    if said is None:
+        return ()
+    several = [said] if isinstance(said, (str, Sharding)) else said
+    return tuple(_fitting(each, node, shown) for each in several)
+
+
+def _fitting(said: Any, node: Apply, shown: str) -> Sharding:
     """Return a sharding with axes counted from the first, if it fits a node."""
     try:
         check_said(said)
     except (TypeError, ValueError) as error:
-        raise WrongSharding(f"{error}, for {_shown(node)}") from error
-    given = _of_word(said, node) if isinstance(said, str) else said
-    inputs = _fitted("inputs", given.inputs, node.inputs, said, node)
-    outputs = _fitted("outputs", given.outputs, node.outputs, said, node)
-    for output, var in zip(outputs, node.outputs, strict=True):
-        if isinstance(output, str):
-            _check_op(output, var, said, node)
-    return Sharding(inputs, outputs, given.linear)
+        raise WrongSharding(f"{error}, for {shown}") from error
+    given = said
+    if isinstance(said, str):
+        axes = [0 if _ndim(var) else None for var in node.inputs]
+        if 0 not in axes:
+            raise WrongSharding(f"{said!r}: no operand of {shown} has an axis")
+        output: Any = 0 if said == "rowwise" else said
+        given = Sharding(axes, [output] * len(node.outputs))
+
+    def fitted(what: str, places: Sequence, variables: Sequence) -> list:
+        if len(places) != len(variables):
+            raise WrongSharding(
+                f"{said!r} is for {len(places)} {what}, and {shown} has"
+                f" {len(variables)}"
+            )
+        pairs = zip(places, variables, strict=True)
+        return [_place(place, var, f"{said!r}", shown) for place, var in pairs]
+
+    inputs = fitted("inputs", given.inputs, node.inputs)
+    return Sharding(
+        inputs, fitted("outputs", given.outputs, node.outputs), given.linear
+    )
 
 
-def _fitted(
-    what: str, axes: Sequence, variables: Sequence, said: Any, node: Apply
-) -> list:
-    """Return axes of a node's inputs or outputs, counted from the first."""
-    if len(axes) != len(variables):
-        raise WrongSharding(
-            f"{said!r} is for {len(axes)} {what}, and {_shown(node)} has"
-            f" {len(variables)}"
-        )
-    return [
-        _axis(axis, var, said, node) for axis, var in zip(axes, variables, strict=True)
-    ]
-
-
-def _of_word(word: str, node: Apply) -> Sharding:
-    inputs = [0 if _ndim(var) else None for var in node.inputs]
-    output: Any = 0 if word == "rowwise" else word
-    if not any(axis == 0 for axis in inputs):
-        raise WrongSharding(f"{word!r}: no operand of {_shown(node)} has an axis")
-    return Sharding(inputs, [output] * len(node.outputs))
-
-
-def _axis(axis: Any, var: Variable, said: Any, node: Apply) -> Any:
-    """Return an axis of a variable, counted from the first; others are as they are."""
-    if not isinstance(axis, int):
-        return axis
-    ndim = _ndim(var)
-    if not -ndim <= axis < ndim:
-        raise WrongSharding(
-            f"{said!r} wants axis {axis} of {var}, which has {ndim}, in {_shown(node)}"
-        )
-    return axis % ndim
-
-
-def _check_op(op: Any, var: Variable, said: Any, node: Apply) -> None:
+def _place(place: Any, var: Variable, said: str, shown: str) -> Any:
+    """Return an axis of a variable, counted from the first, or an op that it takes."""
+    if isinstance(place, int):
+        ndim = _ndim(var)
+        if not -ndim <= place < ndim:
+            raise WrongSharding(
+                f"{said} wants axis {place} of {var}, which has {ndim}, in {shown}"
+            )
+        return place % ndim
+    if place is None:
+        return None
     dtype = getattr(var.type, "numpy_dtype", None)
     if dtype is None:
-        raise WrongSharding(f"{said!r}: {var}, of {_shown(node)}, is no tensor")
+        raise WrongSharding(f"{said}: {var}, of {shown}, is no tensor")
     try:
-        check_dtype(op, dtype, f"{said!r}: {_shown(node)}")
+        check_dtype(place, dtype, f"{said}: {shown}")
     except TypeError as error:
         raise WrongSharding(str(error)) from error
-    if (op in ("sum", "prod") and dtype.kind == "b") or (
-        op == "avg" and dtype.kind in "iu"
+    if (place in ("sum", "prod") and dtype.kind == "b") or (
+        place == "avg" and dtype.kind in "iu"
     ):
-        raise WrongSharding(f"{said!r}: {_shown(node)} has {op!r} of {dtype}")
+        raise WrongSharding(f"{said}: {shown} has {place!r} of {dtype}")
+    return place
 
 
 def _ndim(var: Variable) -> int:
     return getattr(var.type, "ndim", 0)
 
 
-def _shown(node: Apply) -> str:
-    return f"{op_name(node.op)}({', '.join(str(var.type) for var in node.inputs)})"
-
+# -- what was said, in this process
 
 said_of: dict[type[Op] | Op, Any] = {}
 """By class, for what is derived from it too; by Op, for what is equal to it."""
 
-_classes: set[type[Op]] = set()
+classes: set[type[Op]] = set()
 """Those of which something is said, of the class or of some Op of it."""
-
-
-def classes() -> frozenset[type[Op]]:
-    """Return the classes that anything is said of."""
-    return frozenset(_classes)
 
 
 def say(op: type[Op] | Op, said: Any) -> None:
     """Take note of what is said of an Op, or of a class of Ops."""
     said_of[op] = said
-    _classes.add(op if isinstance(op, type) else type(op))
+    classes.add(op if isinstance(op, type) else type(op))
 
 
 def is_registered(op: Op) -> bool:
@@ -254,7 +239,7 @@ def shardings_of(node: Apply) -> tuple[Sharding, ...] | None:
     None if nothing is said of its Op; none at all if it takes all rows at once.
     """
     key = _key_of(node.op)
-    return None if key is None else shardings_for(said_of[key], node)
+    return None if key is None else _shardings_for(said_of[key], node)
 
 
 def said_in(graph: Iterable[Variable]) -> list[tuple[Any, Any]]:
@@ -265,9 +250,6 @@ def said_in(graph: Iterable[Variable]) -> list[tuple[Any, Any]]:
 
 def _key_of(op: Op) -> type[Op] | Op | None:
     # Ops are hashed by their properties: only those are of whose class some are here.
-    if type(op) in _classes and op in said_of:
+    if type(op) in classes and op in said_of:
         return op
-    for cls in type(op).__mro__:
-        if cls in said_of:
-            return cls
-    return None
+    return next((cls for cls in type(op).__mro__ if cls in said_of), None)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -15,14 +15,14 @@ from pytensor.graph.features import Feature
 from pytensor.graph.fg import FunctionGraph
 from pytensor.graph.replace import clone_replace
 from pytensor.graph.rewriting.utils import rewrite_graph
-from pytensor.graph.traversal import io_toposort
+from pytensor.graph.traversal import io_toposort, walk
 from pytensor.tensor.basic import Alloc
 from pytensor.tensor.type import DenseTensorType
 
 from ...draws import Passed
 from ...user_frames import hand_on_line, made_in
 from ..as_written import has_words
-from ..domain import Partial, Refused, Sharded, Value
+from ..domain import Partial, Refused, Sharded, Value, is_replicated
 from ..lengths import remembered
 from ..proof import are_rows, ops_of, rows_of
 from ..rules.base import is_stream
@@ -100,23 +100,19 @@ class _Placing:
         """Return the function with what is placed, and what is known of that."""
         with remembered(self.spec.counted):
             self._place()
-        drawn = self.placer.drawn
-        tensors = [new for new in self._news() if not is_stream(new)]
+        drawn = list(self.placer.drawn.values())
         made = [self.outputs[i] for i in self.which]
-        plain = zip(self._shareds(), self.plain[len(self.which) :], strict=True)
-        streams = self.streams.commons(plain, [*made, *tensors, *drawn.values()])
+        shareds = [self.updates[i][0] for i in self.of_which]
+        news = [self.updates[i][1] for i in self.of_which]
+        tensors = [new for new in news if not is_stream(new)]
+        plain = zip(shareds, self.plain[len(made) :], strict=True)
+        streams = self.streams.commons(plain, [*made, *tensors, *drawn])
         states = [stream.new for stream in streams if stream.new is not None]
-        graph = [*made, *self._news(), *states, *drawn.values()]
+        graph = [*made, *news, *states, *drawn]
         nodes = io_toposort([], graph)
         used = {var for node in nodes for var in (*node.inputs, *node.outputs)}
-        spec = self._spec(nodes, used.union(graph), streams)
-        return spec, Known(self.whole.values, nodes)
-
-    def _shareds(self) -> list[SharedVariable]:
-        return [self.updates[i][0] for i in self.of_which]
-
-    def _news(self) -> list[Variable]:
-        return [self.updates[i][1] for i in self.of_which]
+        used.update(graph)
+        return self._spec(nodes, used, streams), Known(self.whole.values, nodes)
 
     def _place(self) -> None:
         self.placer.draw(self.drawn)
@@ -155,13 +151,7 @@ class _Placing:
             call=whole.call,
             call_variables=[var for var in whole.call.variables() if var in used],
             asserted=whole.asserted,
-            needs=needs(
-                {var: whole.was_alike(var) for var in whole.inserted if var in used},
-                placer.users(),
-                nodes,
-                [(self.outputs[i], self.spec.outputs[i]) for i in self.which],
-                list(zip(self._news(), self._shareds(), strict=True)),
-            ),
+            needs=self._needs(nodes, used),
             repeated=[
                 node for node, made in placer.repeated if not used.isdisjoint(made)
             ],
@@ -178,6 +168,39 @@ class _Placing:
             apart=apart if is_first else None,
         )
 
+    def _needs(self, nodes: list[Apply], used: set[Variable]) -> dict[Variable, Need]:
+        """Return for each collective what of the user's needs it.
+
+        What is made between the two, such as factors of n / N, is not the user's.
+        """
+        users, found = self.placer.users(), dict[Variable, Need]()
+        of_users = {
+            node: users[var]
+            for node in nodes
+            for var in reversed(node.outputs)
+            if var in users
+        }
+        met = used.intersection(self.whole.inserted)
+
+        def before(var: Variable) -> list[Variable] | None:
+            is_end = var.owner is None or var.owner in of_users
+            return None if is_end else var.owner.inputs  # type: ignore[union-attr]
+
+        def note(given: list[Variable], taker: Taker, variable: Variable) -> None:
+            for var in walk(given, before):
+                if var in met and var not in found:
+                    was_alike = is_replicated(self.whole.value(var.owner.inputs[0]))  # type: ignore[union-attr]
+                    found[var] = Need(taker, variable, was_alike)
+
+        for node, user in of_users.items():
+            note(node.inputs, "op", user)
+        for i in self.which:
+            note([self.outputs[i]], "output", self.spec.outputs[i])
+        for i in self.of_which:
+            shared, new = self.updates[i]
+            note([new], "update", shared)
+        return found
+
 
 def _with_streams(
     updates: list[tuple[SharedVariable, Variable]], streams: list[CommonStream]
@@ -191,8 +214,7 @@ def _with_streams(
     for stream in streams:
         if stream.new is None:
             continue
-        i = places[stream.source]
-        pair = stream.common, stream.new
+        pair, i = (stream.common, stream.new), places[stream.source]
         if made[i][1] is stream.source:
             made[i] = pair
         else:
@@ -250,47 +272,6 @@ def _serial(
 def _may_overflow(node: Apply) -> bool:
     """Tell whether a node is an exponential, whose sums PyTensor stabilises."""
     return type(getattr(node.op, "scalar_op", None)) in (ps.Exp, ps.Expm1)
-
-
-def needs(
-    collectives: Mapping[Variable, bool],
-    users: Mapping[Variable, Variable],
-    nodes: Iterable[Apply],
-    outputs: Sequence[tuple[Variable, Variable]],
-    updates: Sequence[tuple[Variable, Variable]],
-) -> dict[Variable, Need]:
-    """Return for each collective what needs it.
-
-    `collectives` tells of each whether all ranks that have rows had the value before,
-    and `users` which of the user's variables a placed one stands for. What is made
-    between a collective and these, such as factors of n / N, is not the user's. Outputs
-    and updates are as placed, each with the user's output or shared variable.
-    """
-    found: dict[Variable, Need] = {}
-    # Of a variable the collectives that lead to it, with none of `users` between.
-    leading: dict[Variable, dict[Variable, None]] = {}
-
-    def note(given: Variable, taker: Taker, variable: Variable) -> None:
-        for var in leading.get(given, ()):
-            found.setdefault(var, Need(taker, variable, collectives[var]))
-
-    for node in nodes:
-        user = next((users[var] for var in node.outputs if var in users), None)
-        if user is not None:
-            for given in node.inputs:
-                if given in leading:
-                    note(given, "op", user)
-        here = {var: None for var in node.outputs if var in collectives}
-        if user is None:
-            for given in node.inputs:
-                here |= leading.get(given, {})
-        if here:
-            leading.update((var, here) for var in node.outputs)
-    for var, output in outputs:
-        note(var, "output", output)
-    for var, shared in updates:
-        note(var, "update", shared)
-    return found
 
 
 _LATER = (

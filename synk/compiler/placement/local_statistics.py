@@ -10,10 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from pytensor import scalar as ps
 from pytensor.graph.basic import Apply, Variable
 
 from ...ops import Local, is_collective
-from ..domain import Count, Partial, Replicated, Sharded, Unknown, Value
+from ..domain import Listed, Partial, Replicated, Sharded, Unknown, Value
 from ..walk import apply_rule, infer
 from .nodes import Nodes
 
@@ -61,9 +62,11 @@ class OwnStatistics:
         whole = self._whole
         marked = [var for var in made.inputs if var in self._marked]
         own = marked + [var for var in made.inputs if var in self._own]
+        given = [whole.value(var) for var in made.inputs]
+        if own and _shifted_count(made, given) is None:  # others want that of all rows
+            own = [var for var in own if not counts_rows(whole.value(var))]
         if not own:
             return False
-        given = [whole.value(var) for var in made.inputs]
         found = _read(made, given, [var in own for var in made.inputs])
         if found is None:
             return False
@@ -77,12 +80,11 @@ class OwnStatistics:
         if self._every:
             self._after.update(made.outputs)
         for var, value in zip(made.outputs, found, strict=True):
-            if isinstance(value, Replicated):
-                value = _statistic(value)
-                if marked:
-                    self._marked.add(var)
-            elif isinstance(value, Sharded):
+            if isinstance(value, Sharded):
                 self.met += [var for var in own if var not in self.met]
+            elif marked and isinstance(value, Replicated):
+                self._marked.add(var)
+            value = _statistic(value)
             whole.values[var] = whole.asserted[var] = value
             whole.of_rows.add(var)
         return True
@@ -110,10 +112,8 @@ def _read_as_own(node: Apply, given: list[Value]) -> list[Value]:
     found = apply_rule(node, given)
     if not any(isinstance(value, Unknown) for value in found):
         return found
-    return [
-        _statistic(value) if isinstance(value, Replicated) else value
-        for value in _read(node, given, [True] * len(given)) or found
-    ]
+    read = _read(node, given, [True] * len(given))
+    return found if read is None else list(map(_statistic, read))
 
 
 def _read(
@@ -124,6 +124,9 @@ def _read(
     With the powers of the number of rows that they have; else, in what is not linear in
     them, without.
     """
+    count = _shifted_count(node, given)
+    if count is not None:
+        return count
     for with_powers in (True, False):
         values = [
             _alike(value, with_powers) if is_own else value
@@ -136,8 +139,8 @@ def _read(
 
 
 def _alike(value: Value, with_powers: bool) -> Value:
-    if isinstance(value, Count):
-        return Replicated(1 if with_powers else 0)
+    if isinstance(value, Listed):
+        return Listed(tuple(_alike(entry, with_powers) for entry in value.entries))
     if isinstance(value, Replicated):
         return value if with_powers else Replicated()
     if not isinstance(value, Partial):
@@ -152,11 +155,36 @@ def _is_statistic(value: Value) -> bool:
 
     Not so maxima: they come with sums of exponentials, which need the same in all.
     """
-    return isinstance(value, Count) or (
-        isinstance(value, Partial) and value.op == "sum"
-    )
+    return counts_rows(value) or (isinstance(value, Partial) and value.op == "sum")
 
 
-def _statistic(value: Replicated) -> Partial:
+def counts_rows(value: Value) -> bool:
+    """Tell whether a value follows from the number of a rank's rows alone."""
+    if isinstance(value, Listed):
+        return any(map(counts_rows, value.entries))
+    return isinstance(value, Replicated) and bool(value.power)
+
+
+def _shifted_count(node: Apply, given: Sequence[Value]) -> list[Value] | None:
+    """Return what n - 1 is read as, a multiple of n; None of anything else."""
+    op = getattr(node.op, "scalar_op", None)
+    are_numbers = all(isinstance(value, (Replicated, Listed)) for value in given)
+    if not (isinstance(op, (ps.Add, ps.Sub)) and are_numbers):
+        return None
+    if not any(map(counts_rows, given)):
+        return None
+    values = [
+        Replicated(None) if getattr(value, "number", None) is not None else value
+        for value in given
+    ]
+    found = apply_rule(node, values)
+    return None if any(isinstance(value, Unknown) for value in found) else found
+
+
+def _statistic(value: Value) -> Value:
     """Return what a rank's own number is to all of them: a part of their mean."""
+    if isinstance(value, Listed):
+        return Listed(tuple(map(_statistic, value.entries)))
+    if not isinstance(value, Replicated):
+        return value
     return Partial("sum", None if value.power is None else value.power - 1)

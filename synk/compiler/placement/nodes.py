@@ -25,17 +25,7 @@ from ..walk import apply_rule
 
 
 class Nodes:
-    """The placed variables of one graph, and what they are.
-
-    Attributes
-    ----------
-    of_rows : set of Variable
-        What is a function of a rank's own rows, and was not reduced.
-    as_long : set of Variable
-        What may be as long as all rows are, where the user's graph has a rank's own.
-    asserted : dict of Variable to Value
-        What is known not by a rule, but by how it was made.
-    """
+    """The placed variables of one graph, and what they are."""
 
     def __init__(
         self,
@@ -45,8 +35,11 @@ class Nodes:
     ) -> None:
         self.values = dict(known)
         self.of_rows = set(rows)
+        """What is a function of a rank's own rows, and was not reduced."""
         self.as_long = set(as_long)
+        """What may be as long as all rows, where the user's graph has a rank's own."""
         self.asserted: dict[Variable, Value] = {}
+        """What is known not by a rule, but by how it was made."""
         self._same: dict[Op, dict[tuple, Apply]] = {}
         self._equal: dict[Variable, Variable] = {}
         self._levels: dict[Variable, int] = {}

@@ -25,8 +25,6 @@ from ...ops import AllReduce, AllRows, OwnRows
 from ...user_frames import hand_on_line
 from ..cloning import lowered
 from ..domain import (
-    Count,
-    Listed,
     Partial,
     Position,
     Refused,
@@ -38,17 +36,21 @@ from ..domain import (
 from ..rules.base import is_stream, takes_streams
 from ..table import told
 from ..walk import apply_rule
-from .local_statistics import OwnStatistics
+from .local_statistics import OwnStatistics, counts_rows
 from .streams import Streams
 from .whole import Whole
+
+Form = Callable[[Variable], Variable]
+Try = tuple[Sequence[int], Form]
+"""Places of operands, and the form in which they are tried."""
 
 
 class Placer:
     """Places the reductions of a graph.
 
     `whole` keeps the placed variables, `own` tells what is not to be reduced, though an
-    operation would need it whole, and `streams` where draws are made from. What of the
-    graph is `placed` already stays.
+    operation would need it whole, and `streams` where draws are made from. Of a graph
+    in place of an Op, the operands are `placed` already.
     """
 
     def __init__(
@@ -60,6 +62,7 @@ class Placer:
     ) -> None:
         self._whole, self._own, self._streams = whole, own, streams
         self._placed = {var: var for var in placed}
+        self._is_inside = bool(self._placed)
         # Of Ops that are placed as what they are made of: parts of an Op's result.
         self._within: dict[Variable, Variable] = {}
         self.repeated: list[tuple[Apply, list[Variable]]] = []
@@ -166,10 +169,15 @@ class Placer:
 
     def _shape(self, node: Apply) -> list[Variable]:
         """Take a shape as it follows from those of the inputs, before any reduction."""
-        value = self._whole.lengths.shape(node) or self._of_own_rows(node)
+        (var,) = node.inputs
+        placed = self._placed.get(var, var)
+        value = self._whole.lengths.shape(node)
+        if value is None and placed not in self._whole.as_long:
+            of_rows = self._whole.value(placed)
+            if isinstance(of_rows, Sharded):
+                (value,) = apply_rule(node, [of_rows])
         if value is None:
             return self._best(node)
-        (var,) = node.inputs
         if var.owner is None or self._placed.get(var) is var:
             self._whole.take(node, value)
             return node.outputs
@@ -180,19 +188,14 @@ class Placer:
         is_known = self._whole.value(found) == value
         return [found if is_known else self._whole.known_as(found, value)]
 
-    def _of_own_rows(self, node: Apply) -> Value | None:
-        """Return what the shape of a rank's own rows is; None of anything else."""
-        placed = self._placed.get(node.inputs[0], node.inputs[0])
-        value = self._whole.value(placed)
-        if placed in self._whole.as_long or not isinstance(value, Sharded):
-            return None
-        return apply_rule(node, [value])[0]
-
     def _elementwise(self, node: Apply) -> list[Variable]:
-        source = _filled(node)
-        if source is None:
-            return self._best(node)
-        return [self._placed.get(source, source)]
+        """Take what fills a scalar's shape as it is: it need not wait for that."""
+        if isinstance(node.op.scalar_op, Second):
+            like, value = node.inputs
+            same = node.outputs[0].type.dtype == value.type.dtype
+            if like.type.ndim == 0 and same:
+                return [self._placed.get(value, value)]
+        return self._best(node)
 
     # -- by what the rules understand
 
@@ -245,7 +248,6 @@ class Placer:
         if graph is None:
             return None
         streams = self._streams.within(node, inputs)
-        self._whole.stand_for(inputs, node.inputs)
         inside = Placer(self._whole, self._own, streams, inputs)
         made = inside.place(graph)
         if not self._are_known(made):
@@ -257,7 +259,12 @@ class Placer:
         return made
 
     def _from_all_rows(self, node: Apply) -> list[Variable] | None:
-        """Have every rank compute all from all inputs' rows; None if it cannot."""
+        """Have every rank compute all from all inputs' rows; None if it cannot.
+
+        Operands in place of an Op's are of a rank's rows: the Op is then computed so.
+        """
+        if self._is_inside:
+            return None
         with contextlib.suppress(Refused):
             made = [self._whole.of_all_rows(var) for var in node.outputs]
             self.repeated.append((node, made))
@@ -267,12 +274,11 @@ class Placer:
     def _gathered(self, node: Apply, inputs: list[Variable]) -> list[Variable] | None:
         """Have every rank compute it from all rows; None if that is not possible."""
         places = [i for i, var in enumerate(inputs) if not is_stream(var)]
-        for given in changed(inputs, places, self._whole.gathered):
-            made = self._understood(node, given)
-            if made is not None:
-                self.repeated.append((node, made))
-                return made
-        return None
+        given = changed(inputs, places, self._whole.gathered)
+        made = None if given is None else self._understood(node, given)
+        if made is not None:
+            self.repeated.append((node, made))
+        return made
 
     def _is_known(self, made: Apply, inputs: Sequence[Variable]) -> bool:
         """Tell whether the rules know what a node computes, and each rank can.
@@ -294,18 +300,6 @@ def is_users(node: Apply) -> bool:
     return isinstance(node.op, AllReduce) and node.op.gradient is None
 
 
-def _filled(node: Apply) -> Variable | None:
-    """Return what stands for a value in a shape, where the shape is that of a scalar.
-
-    The shape is no reason to wait for a reduction.
-    """
-    if not isinstance(node.op, Elemwise) or not isinstance(node.op.scalar_op, Second):
-        return None
-    like, value = node.inputs
-    same = node.outputs[0].type.dtype == value.type.dtype
-    return value if like.type.ndim == 0 and same else None
-
-
 _WAYS: dict[type[Op], Callable[[Placer, Apply], list[Variable]]] = {
     AllRows: Placer._said,
     OwnRows: Placer._said,
@@ -324,45 +318,56 @@ def forms(
     values = [whole.value(var) for var in inputs]
     if any(isinstance(value, Unknown) for value in values):
         return
-    counts = [i for i, value in enumerate(values) if _counts_rows(value)]
+    counts = [i for i, value in enumerate(values) if counts_rows(value)]
     partial = [i for i, value in enumerate(values) if isinstance(value, Partial)]
-    yield from changed(inputs, counts, whole.whole)
-    yield from changed(inputs, partial, whole.whole)
-    yield from changed(inputs, [*counts, *partial], whole.whole)
+    both = [*counts, *partial]
+    tries: list[Try] = [(places, whole.whole) for places in (counts, partial, both)]
     if any(isinstance(value, Sharded) for value in values):
-        yield from _local(whole, node, inputs, values)
-        yield from _paired(whole, inputs, values)
-        yield from _in_power(whole, inputs, values, [*counts, *partial])
+        if isinstance(node.op, Elemwise):
+            tries += _local(whole, inputs, values)
+        # Each rank's own rows, paired with those of all.
+        axes = {
+            i: value.axis - inputs[i].type.ndim
+            for i, value in enumerate(values)
+            if isinstance(value, Sharded)
+        }
+        for own in dict.fromkeys(axes.values()):
+            others = [i for i, axis in axes.items() if axis != own]
+            tries.append((others, whole.gathered))
+        # Rows of which the powers of the number of rows are all 0.
+        scaled = [i for i in axes if values[i].power]  # type: ignore[union-attr]
+
+        def unscaled(var: Variable) -> Variable:
+            value = whole.value(var)
+            if isinstance(value, Sharded):
+                return whole.scaled(var, -(value.power or 0))
+            return whole.whole(var)
+
+        tries += [(scaled, unscaled), ([*scaled, *both], unscaled)]
+    for places, form in tries:
+        made = changed(inputs, places, form)
+        if made is not None:
+            yield made
 
 
 def changed(
-    inputs: Sequence[Variable],
-    places: Iterable[int],
-    form: Callable[[Variable], Variable],
-) -> Iterator[list[Variable]]:
-    """Yield operands with some of them in another form, if they have it."""
-    places = list(places)
-    if not places:
-        return
+    inputs: Sequence[Variable], places: Sequence[int], form: Form
+) -> list[Variable] | None:
+    """Return operands with some of them in another form, if they have it."""
     made = list(inputs)
-    try:
+    with contextlib.suppress(Refused):
         for i in places:
             made[i] = form(made[i])
-    except Refused:
-        return
-    yield made
+        return made if places else None
+    return None
 
 
-def _local(
-    whole: Whole, node: Apply, inputs: Sequence[Variable], values: list[Value]
-) -> Iterator[list[Variable]]:
-    """Yield operands of which those as long as all rows are cut to this rank's.
+def _local(whole: Whole, inputs: Sequence[Variable], values: list[Value]) -> list[Try]:
+    """Return the form of which those as long as all rows are cut to this rank's.
 
     An elementwise Op takes operands of one length only: what meets rows, and is not
     repeated along them, has a value for each of all rows.
     """
-    if not isinstance(node.op, Elemwise):
-        return
     rows = [
         (value.length, value.axis - var.type.ndim)
         for var, value in zip(inputs, values, strict=True)
@@ -370,7 +375,7 @@ def _local(
     ]
     back = {axis for _, axis in rows}
     if len(back) > 1 or any(length != "n" for length, _ in rows):
-        return  # which of several entries of a row are this rank's is not known
+        return []  # which of several entries of a row are this rank's is not known
     (axis,) = back
 
     def form(var: Variable) -> Variable:
@@ -382,50 +387,4 @@ def _local(
             return whole.whole(var) if isinstance(value, Partial) else var
         return whole.local(whole.whole(var), axis + var.type.ndim)
 
-    yield from changed(inputs, range(len(inputs)), form)
-
-
-def _paired(
-    whole: Whole, inputs: Sequence[Variable], values: list[Value]
-) -> Iterator[list[Variable]]:
-    """Yield operands such that each rank pairs its own rows with those of all."""
-    axes = {
-        i: value.axis - inputs[i].type.ndim
-        for i, value in enumerate(values)
-        if isinstance(value, Sharded)
-    }
-    for own in dict.fromkeys(axes.values()):
-        others = [i for i, axis in axes.items() if axis != own]
-        yield from changed(inputs, others, whole.gathered)
-
-
-def _in_power(
-    whole: Whole,
-    inputs: Sequence[Variable],
-    values: list[Value],
-    others: list[int],
-) -> Iterator[list[Variable]]:
-    """Yield operands whose powers of the number of rows are all 0."""
-    scaled = [
-        i
-        for i, value in enumerate(values)
-        if isinstance(value, Sharded) and value.power
-    ]
-
-    def form(var: Variable) -> Variable:
-        value = whole.value(var)
-        if isinstance(value, Sharded):
-            return whole.scaled(var, -(value.power or 0))
-        return whole.whole(var)
-
-    yield from changed(inputs, scaled, form)
-    yield from changed(inputs, [*scaled, *others], form)
-
-
-def _counts_rows(value: Value) -> bool:
-    """Tell whether a value follows from the number of a rank's rows alone."""
-    if isinstance(value, Listed):
-        return any(map(_counts_rows, value.entries))
-    return isinstance(value, Count) or (
-        isinstance(value, Replicated) and bool(value.power)
-    )
+    return [(range(len(inputs)), form)]

@@ -70,8 +70,8 @@ class PlacedDraw(NamedTuple):
 class RowDraws:
     """Places what is drawn for rows.
 
-    `are_compiled` says that the function is compiled as a whole, by numba or JAX: these
-    toss each coin with one number. `placed` has what was placed, for explanations.
+    `are_compiled`: the function is compiled as a whole, by numba or JAX; these toss
+    each coin with one number. `placed` has what was placed, for explanations.
     """
 
     def __init__(self, whole: Whole, are_compiled: bool) -> None:
@@ -94,17 +94,13 @@ class RowDraws:
         if not (rows.is_counted and rows.in_order):
             raise Refused("draws for rows that are not one after the other")
         rows = replace(rows, layout=IN_ORDER)
-        if rows.axis == 0 and self._is_passed(node, inputs):
+        params = [unlisted(whole.value(var)) for var in inputs[2:]]
+        is_passed = self._are_free(node.op) or (
+            is_one_by_one(node.op) and all(map(is_replicated, params))
+        )
+        if rows.axis == 0 and is_passed:
             return self._passing(node, inputs, rows)
         return self._cut(node, inputs, rows)
-
-    def _is_passed(self, node: Apply, inputs: Sequence[Variable]) -> bool:
-        """Tell whether draws for other ranks' rows can be passed, one after another."""
-        draw: Any = node.op
-        if self._are_free(draw):
-            return True
-        params = [unlisted(self._whole.value(var)) for var in inputs[2:]]
-        return is_one_by_one(draw) and all(map(is_replicated, params))
 
     def _takes_one(self, draw: Any) -> bool:
         """Tell whether each draw takes one number, whatever the parameters are."""
@@ -119,14 +115,19 @@ class RowDraws:
         self, node: Apply, inputs: Sequence[Variable], rows: Sharded
     ) -> list[Variable]:
         """Pass what is before the rank's rows; draw for these; pass all."""
-        whole, draw = self._whole, node.op
-        stream = inputs[0]
+        whole, draw, stream = self._whole, node.op, inputs[0]
         own, size = _lengths(node, inputs, rows)
         before: Any = pt.cast(whole.call.first, "int64")
         if rows.length != "n":  # as many for each row
             before = before * (own // whole.n)
+            total: Any = whole.scaled(whole.of(own), -1)
+        elif may_be_by_place(node):
+            total = pt.cast(whole.call.total, "int64")
+        else:  # JAX draws it, and has to know its length
+            total = whole.call.length
         here = whole.of(pt.stack([before, *size[1:]]))
-        every = whole.of(pt.stack(self._every(node, own, size, rows)))
+        lengths = map(whole.on_all_ranks, map(whole.of, [total, *size[1:]]))
+        every = whole.of(pt.stack(list(lengths)))
         params = self._passed_params(draw, inputs[2:])
         before_own = self._passed(draw, "before")
         at_rows = before_own.make_node(stream, here, every, *params).outputs[0]
@@ -153,20 +154,6 @@ class RowDraws:
 
     def _skips(self, node: Apply) -> bool:
         return isinstance(node.op, SKIPPED) or is_one_coin(node.op, node.inputs[2:])
-
-    def _every(
-        self, node: Apply, own: Any, size: list[Any], rows: Sharded
-    ) -> list[Any]:
-        """Return how long the array of all ranks is, along each axis."""
-        whole = self._whole
-        if rows.length != "n":
-            total: Any = whole.scaled(whole.of(own), -1)
-        elif may_be_by_place(node):
-            total = pt.cast(whole.call.total, "int64")
-        else:  # JAX draws it, and has to know its length
-            total = whole.call.length
-        lengths = [whole.of(total), *map(whole.of, size[1:])]
-        return list(map(whole.on_all_ranks, lengths))
 
     def _passed(self, draw: Any, where: str) -> Passed:
         return Passed(draw, where, self._takes_one(draw))

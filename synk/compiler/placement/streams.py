@@ -74,7 +74,7 @@ class Streams:
         # By a stream of the user's graph: each rank's own, and the common one.
         self._pairs: dict[Variable, tuple[Variable, Variable | None]] = {}
         self._commons: dict[SharedVariable, SharedVariable] = {}
-        # By a common stream: the user's variable that it began with; and by that the
+        # By a common stream the user's variable that it began with; and by that the
         # last of them.
         self._roots: dict[Variable, SharedVariable] = {}
         self._lasts: dict[SharedVariable, Variable] = {}
@@ -97,7 +97,6 @@ class Streams:
     def _with_commons(
         self, node: Apply, inputs: Sequence[Variable]
     ) -> list[Variable] | None:
-        """Return operands with common streams; None if there is none for one."""
         pairs = zip(node.inputs, inputs, strict=True)
         given = [self.common(old) if is_stream(old) else var for old, var in pairs]
         return None if None in given else given  # type: ignore[return-value]
@@ -113,25 +112,20 @@ class Streams:
         if not takes_streams(node):
             yield list(inputs), False
             return
-        are_streams = list(map(is_stream, node.inputs))
         common = self._with_commons(node, inputs)
         if self._draws is None or common is None:
-            given = [*map(self.own, node.inputs)]
-            both = zip(are_streams, given, inputs, strict=True)
-            yield [own if is_one else var for is_one, own, var in both], False
+            pairs = zip(node.inputs, inputs, strict=True)
+            given = [self.own(old) if is_stream(old) else var for old, var in pairs]
+            yield given, False
         if common is None:
             return
-        pairs = list(zip(are_streams, common, strict=True))
-        if not all(is_one or self._is_alike(var) for is_one, var in pairs):
-            return
-        alike = self._whole.on_all_ranks
         with contextlib.suppress(Refused):
-            yield [var if is_one else alike(var) for is_one, var in pairs], True
-
-    def _is_alike(self, var: Variable) -> bool:
-        with contextlib.suppress(Refused):
-            return is_replicated(unlisted(self._whole.value(var)))
-        return False
+            for i, var in enumerate(common):
+                if not is_stream(var):
+                    if not is_replicated(unlisted(self._whole.value(var))):
+                        return
+                    common[i] = self._whole.on_all_ranks(var)
+            yield common, True
 
     def own(self, var: Variable) -> Variable:
         """Return each rank's own stream in place of one of the user's graph."""
@@ -141,16 +135,16 @@ class Streams:
         """Return what all ranks have alike in its place; None if there is no such."""
         if var in self._pairs:
             return self._pairs[var][1]
+        made: Any
         if isinstance(var, Constant) and self._draws is not None:
-            self._whole.values[var] = self._whole.asserted[var] = Replicated()
-            self._pairs[var] = var, var
-            return var
-        if not isinstance(var, SharedVariable):
+            made = var
+        elif isinstance(var, SharedVariable):
+            made = pytensor.shared(np.random.default_rng(0), name=str(var))
+            self._commons[var], self._roots[made] = made, var
+        else:
             return None
-        made = pytensor.shared(np.random.default_rng(0), name=str(var))
-        self._commons[var], self._roots[made] = made, var
-        self._pairs[var] = var, made
         self._whole.values[made] = self._whole.asserted[made] = Replicated()
+        self._pairs[var] = var, made
         return made
 
     def note(self, node: Apply, made: list[Variable], is_common: bool) -> None:
@@ -167,21 +161,15 @@ class Streams:
             before = _before(old)
             own = new if before is None else self.own(before)
             common = None if before is None else self.common(before)
-            if is_common:
-                self._follow(new, common)
-                common = new
-            else:
-                own = new
-            self._pairs[old] = own, common
-
-    def _follow(self, new: Variable, common: Variable | None) -> None:
-        """Note which stream a common draw has led on."""
-        root = None if common is None else self._roots.get(common)
-        if root is None:
-            return
-        self._roots[new], self._lasts[root] = root, new
-        if root not in self._left:
-            self._drawn.add(new)
+            if not is_common:
+                self._pairs[old] = new, common
+                continue
+            self._pairs[old] = own, new
+            root = None if common is None else self._roots.get(common)
+            if root is not None:
+                self._roots[new], self._lasts[root] = root, new
+                if root not in self._left:
+                    self._drawn.add(new)
 
     # -- graphs within a node
 
@@ -212,9 +200,8 @@ class Streams:
         That of a stream of which draws are left to the ranks is as it is written: they
         are among those that lead to it.
         """
-        if not self._left.isdisjoint(own_streams([written])):
-            return written
-        return self.own(stable)
+        is_left = not self._left.isdisjoint(own_streams([written]))
+        return written if is_left else self.own(stable)
 
     def commons(
         self,
@@ -233,9 +220,7 @@ class Streams:
         drawn = {source: new for source, new in news.items() if new in self._drawn}
         for source in drawn:
             self.common(source)
-        if not self._commons:
-            return []
-        used = set(ancestors([*graph, *drawn.values()]))
+        used = set(ancestors([*graph, *drawn.values()])) if self._commons else set()
         found = []
         for source, common in self._commons.items():
             if common not in used and source not in drawn:

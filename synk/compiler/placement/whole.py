@@ -24,8 +24,6 @@ from ...ops import COLLECTIVES, AllGather, AllReduce, AllStack
 from ...reduce_ops import ReduceOp, check_dtype
 from ..as_written import AsWritten
 from ..domain import (
-    IN_ORDER,
-    Count,
     Listed,
     OwnStream,
     Partial,
@@ -48,13 +46,6 @@ class Whole(Nodes):
 
     Ranks are weighed by the first of the inputs that are cut into rows. `has_words`
     says that the user has written which rows are to be where.
-
-    Attributes
-    ----------
-    inserted : list of Variable
-        The results of the collectives that were placed.
-    drawn : dict of Apply to list of Variable
-        What stands for the random draws of the user's graph.
     """
 
     def __init__(
@@ -67,13 +58,14 @@ class Whole(Nodes):
         super().__init__(rows, known, [call.total, call.first, call.as_long])
         self._rows, self.call, self._has_words = rows, call, has_words
         self.inserted: list[Variable] = []
+        """The results of the collectives that were placed."""
         self.drawn: dict[Apply, list[Variable]] = {}
+        """What stands for the random draws of the user's graph."""
         self.lengths = RowLengths(known)
         self._wholes: dict[Variable, Variable] = {}
         self._everywhere: dict[Variable, Variable] = {}
         # Of the user's graph, what stands for all ranks' rows.
         self._of_all: dict[Variable, Variable] = {}
-        self._users: dict[Variable, Variable] = {}
         self._written = AsWritten(known, call)
 
     @property
@@ -99,18 +91,22 @@ class Whole(Nodes):
         value = self.value(var)
         if isinstance(value, Partial):
             return self._reduced(var, value, by)
-        if isinstance(value, Replicated):
-            if not value.power:
-                return var
-            if value.exact and not var.type.ndim:
-                return self.of(pt.cast(self.call.length, var.type.dtype))
-            return self._of_number(var, value.power)
-        if isinstance(value, Count):
-            length = self.call.length + value.offset
-            return self.of(pt.cast(length, var.type.dtype))
         if isinstance(value, Listed):
             return self._whole_shape(var, value)
-        raise Refused("has no whole value that a reduction gives")
+        if not isinstance(value, Replicated):
+            raise Refused("has no whole value that a reduction gives")
+        if not value.power:
+            return var
+        if value.exact and not var.type.ndim:
+            return self.of(pt.cast(self.call.length, var.type.dtype))
+        node = var.owner
+        if node is not None and all(
+            isinstance(self.value(given), (Replicated, Listed)) for given in node.inputs
+        ):  # numbers of rows alone: as lengths, which JAX has to know
+            found = self.anew(var, [self.whole(given) for given in node.inputs])
+            if is_replicated(self.value(found)):
+                return found
+        return self.scaled(var, -value.power)
 
     def on_all_ranks(self, var: Variable) -> Variable:
         """Return a value that all ranks have alike, for those without rows as well.
@@ -159,21 +155,6 @@ class Whole(Nodes):
         found: Any = pt.stack(made) if var.type.ndim else made[0]
         return self.of(found.astype(var.type.dtype))
 
-    def _of_number(self, var: Variable, power: int) -> Variable:
-        """Make what depends on the number of rows alone depend on that of all ranks'.
-
-        Where nothing but numbers of rows goes in, by the same Op of whole values.
-        """
-        node = var.owner
-        if node is not None and all(
-            isinstance(self.value(given), (Replicated, Listed, Count))
-            for given in node.inputs
-        ):
-            found = self.anew(var, [self.whole(given) for given in node.inputs])
-            if is_replicated(self.value(found)):
-                return found
-        return self.scaled(var, -power)
-
     def _whole_shape(self, var: Any, value: Listed) -> Variable:
         if all(map(is_replicated, value.entries)):
             return var
@@ -210,6 +191,8 @@ class Whole(Nodes):
             var = var * (mine / total if power > 0 else total / mine)
         return self.of(var)
 
+    # -- reductions
+
     def _reduced(self, var: Variable, value: Partial, by: AllReduce | None) -> Variable:
         if by is None:
             for way in (self.earlier, self._above):
@@ -242,10 +225,6 @@ class Whole(Nodes):
         if not is_users and found not in self.inserted:
             self.inserted.append(found)
         return found
-
-    def was_alike(self, met: Any) -> bool:
-        """Tell whether the ranks that have rows had a collective's result before it."""
-        return is_replicated(self.value(met.owner.inputs[0]))
 
     def earlier(self, var: Variable) -> Variable | None:
         """Return the whole value by fewer meetings than before it and its own, if any.
@@ -298,16 +277,16 @@ class Whole(Nodes):
             return None
         rows, middle = found
         count, mean, squares = spread(rows, node)
-        counts, means = self._of_each_rank(count), self._of_each_rank(mean)
+        # Of each rank, as all have them; of idle ones these are zeros.
+        counts, means = (
+            self._met(AllStack(), self.known_as(own, Partial("sum")))
+            for own in (count, mean)
+        )
         order = [0, *["x"] * mean.type.ndim]
         away = pt.sqr(means - without_axes(middle, node))
         between = (counts.dimshuffle(order) * away).sum(axis=0)
         within = self.known_as(squares, Partial("sum"))
         return self.of(self.whole(within) + between)
-
-    def _of_each_rank(self, graph: Any) -> Any:
-        """Return an expression of a rank's own as all ranks have it; zeros of idle."""
-        return self._met(AllStack(), self.known_as(graph, Partial("sum")))
 
     def _above(self, var: Variable) -> Variable | None:
         """Return the whole value as a function of whole values above, if that is less.
@@ -315,15 +294,10 @@ class Whole(Nodes):
         What goes elementwise from one partial value and from whole ones is computed
         from that one's whole value. So the gradient is reduced, and no moment of it.
         """
-        partial = self._partial_operands(var)
-        if partial is None or len(self._sources(var)) > 1:
+        if self._partial_operands(var) is None or len(self._sources(var)) > 1:
             return None
-        node = var.owner
-        assert node is not None
-        inputs = [
-            self.whole(given) if given in partial else given for given in node.inputs
-        ]
-        return self.anew(var, inputs)
+        assert var.owner is not None
+        return self.anew(var, list(map(self.whole, var.owner.inputs)))
 
     def _sources(self, var: Variable) -> set[Variable]:
         """Return what partial values are to be reduced for one; two of them do."""
@@ -349,11 +323,10 @@ class Whole(Nodes):
         if var in self.asserted:
             return None
         partial = {var for var in node.inputs if isinstance(self.value(var), Partial)}
-        others = [given for given in node.inputs if given not in partial]
-        if not all(is_replicated(self.value(given)) for given in others):
-            return None
-        if any(given in self.of_rows for given in others):
-            return None
+        for given in node.inputs:
+            is_whole = is_replicated(self.value(given)) and given not in self.of_rows
+            if given not in partial and not is_whole:
+                return None
         return partial or None
 
     # -- all rows, and this rank's of them
@@ -373,7 +346,7 @@ class Whole(Nodes):
         return found
 
     def _gathered(self, var: Any, value: Sharded) -> Variable:
-        if not value.is_counted or not (value.in_order or _is_reversed(value)):
+        if not (value.is_counted and value.in_order):
             raise Refused("has rows that are not one after the other")
         node = var.owner
         if node is not None and isinstance(node.op, DimShuffle):
@@ -382,14 +355,8 @@ class Whole(Nodes):
         first: Any = self.scaled(var, -(value.power or 0))
         if value.axis:
             first = pt.moveaxis(first, value.axis, 0)
-        if not value.in_order:
-            first = first[::-1]
         made = self._met(AllGather(), self.of(first))
-        if not value.in_order:
-            made = made[::-1]
-        if value.axis:
-            made = pt.moveaxis(made, 0, value.axis)
-        return self.of(made)
+        return self.of(pt.moveaxis(made, 0, value.axis)) if value.axis else made
 
     def of_all_rows(self, var: Variable) -> Variable:
         """Return a variable of the user's graph as computed from all rows.
@@ -400,7 +367,6 @@ class Whole(Nodes):
             if row not in self._of_all:
                 with contextlib.suppress(Refused):
                     self._of_all[row] = self.gathered(row)
-        self._fill_in(var)
         for node in io_toposort(list(self._of_all), [var]):
             if all(made in self._of_all for made in node.outputs):
                 continue
@@ -408,7 +374,12 @@ class Whole(Nodes):
             if isinstance(node.op, COLLECTIVES):
                 made = inputs
             elif node in self.drawn:
-                made = list(map(self._drawn_for_all, self.drawn[node]))
+                made = [
+                    new
+                    if isinstance(self.value(new), OwnStream)
+                    else self.gathered(new)
+                    for new in self.drawn[node]
+                ]
             else:
                 made = self.again(node, inputs).outputs
             self._of_all.update(zip(node.outputs, made, strict=True))
@@ -416,24 +387,6 @@ class Whole(Nodes):
         if not is_replicated(self.value(found)):
             raise Refused("depends on what is not known of all rows")
         return found
-
-    def stand_for(self, placed: Sequence[Variable], users: Sequence[Variable]) -> None:
-        """Note what operands were placed for, of a node whose Op's graph is placed.
-
-        That graph computes with the placed ones, which are of a rank's rows and lead to
-        what is this rank's own. From all rows the user's are computed.
-        """
-        for new, old in zip(placed, users, strict=True):
-            if new is not old:
-                self._users[new] = old
-
-    def _fill_in(self, var: Variable) -> None:
-        """Have what placed operands in a graph stand for computed from all rows."""
-        known = [*self._of_all, *self._users]
-        nodes = io_toposort(known, [var])
-        met = {given for node in nodes for given in node.inputs} | {var}
-        for new in met & self._users.keys() - self._of_all.keys():
-            self._of_all[new] = self.of_all_rows(self._users[new])
 
     def all_rows(self, var: Variable) -> Variable:
         """Return the rows of all ranks, where the user has said that they are needed.
@@ -472,10 +425,6 @@ class Whole(Nodes):
         assert made.owner is not None
         return made.owner
 
-    def _drawn_for_all(self, var: Variable) -> Variable:
-        """Return what was drawn, for all rows; streams stay as they are."""
-        return var if isinstance(self.value(var), OwnStream) else self.gathered(var)
-
     def _all_numbers(self, var: Variable, value: Position) -> Variable:
         """Return the numbers of all ranks' rows."""
         if value.length != "n":
@@ -497,24 +446,17 @@ class Whole(Nodes):
 
         It is an error if it has not: the serial run cannot combine it with all rows.
         """
-        as_long: Any = self.call.as_long
         lengths: list[Any] = [None] * var.type.ndim
-        lengths[axis] = as_long.shape[0]
-        whole = pt.specify_shape(var, lengths)
-        return self._part(whole, Sharded(axis), self.n, self.call.first)
+        lengths[axis] = self.call.length
+        return self.own_part(pt.specify_shape(var, lengths), Sharded(axis), self.n)
 
     def own_part(self, var: Any, rows: Sharded, own: Any) -> Variable:
         """Return this rank's entries of what all ranks have: as many for each row.
 
         There are `own` of them along the axis.
         """
-        return self._part(var, rows, own, self.call.first * (own // self.n))
-
-    def _part(self, var: Any, rows: Sharded, own: Any, before: Any) -> Variable:
+        before: Any = self.call.first
+        if rows.length != "n":
+            before = before * (own // self.n)
         places = pt.arange(own) + before
         return self.known_as(pt.take(var, places, axis=rows.axis), rows)
-
-
-def _is_reversed(value: Sharded) -> bool:
-    layout = value.layout
-    return layout is not None and layout == replace(IN_ORDER, reverse=True)

@@ -22,11 +22,9 @@ from ..domain import (
     Refused,
     Replicated,
     Sharded,
-    Trail,
     Unknown,
     Value,
     constant,
-    counted,
     describe,
     independent,
     inverse,
@@ -121,7 +119,7 @@ def _entrywise(node: Apply, values: list[Value], scalar_rule: ScalarRule) -> Val
             for value in values
         ]
         unknown = next((value for value in row if isinstance(value, Unknown)), None)
-        entries.append(unknown or _count(node, row) or _ruled(scalar_rule, node, row))
+        entries.append(unknown or _ruled(scalar_rule, node, row))
     return Listed(tuple(entries))
 
 
@@ -165,8 +163,6 @@ def _increasing(node: Apply, values: list[Value]) -> Value:
 
 
 def _add(node: Apply, values: list[Value]) -> Value:
-    if not node.outputs[0].type.ndim and (found := _count(node, values)) is not None:
-        return found  # the number of rows plus one, or less one
     _refuse_short(node, values)
     if isinstance(node.op.scalar_op, ps.Sub):
         _refuse_unsigned(node, values)
@@ -174,22 +170,11 @@ def _add(node: Apply, values: list[Value]) -> Value:
     return total(values)
 
 
-def _count(node: Apply, values: list[Value]) -> Value | None:
-    """Return the number of rows and a constant, None of anything else."""
-    out = node.outputs[0]
-    if out.type.numpy_dtype.kind != "i" or is_short(out):
-        return None
-    if isinstance(node.op.scalar_op, ps.Add):
-        return counted(values, [1] * len(values))
-    if isinstance(node.op.scalar_op, ps.Sub):
-        return counted(values, [1, -1])
-    return None
-
-
 def _neg(node: Apply, values: list[Value]) -> Value:
     _refuse_unsigned(node, values)
     value = negated(unlisted(values[0]))
-    if _is_unsigned(node) and isinstance(value, Replicated):
+    is_unsigned = node.outputs[0].type.numpy_dtype.kind == "u"
+    if is_unsigned and isinstance(value, Replicated):
         return replace(value, number=None)  # not -3, but 2**32 - 3
     return value
 
@@ -197,14 +182,11 @@ def _neg(node: Apply, values: list[Value]) -> Value:
 def _refuse_unsigned(node: Apply, values: list[Value]) -> None:
     # -3 is 253 where there are no negative numbers: as a sum it is right again when
     # the ranks' sums are added, but not after a cast. Nor is -n a multiple of n.
-    if _is_unsigned(node) and any(
+    is_unsigned = node.outputs[0].type.numpy_dtype.kind == "u"
+    if is_unsigned and any(
         isinstance(value, Partial) or getattr(value, "power", 0) for value in values
     ):
         raise Refused("subtracts unsigned integers, which wrap around below zero")
-
-
-def _is_unsigned(node: Apply) -> bool:
-    return node.outputs[0].type.numpy_dtype.kind == "u"
 
 
 def _refuse_short(node: Apply, values: list[Value]) -> None:
@@ -233,13 +215,6 @@ def _second(node: Apply, values: list[Value]) -> Value:
         if None in node.inputs[0].type.shape:
             raise Refused("takes the shape of what is not understood")
         return value
-    if isinstance(like, Trail):
-        value, like_ndim = unlisted(value), node.inputs[0].type.ndim
-        repeated = node.inputs[1]
-        of_row = repeated.type.ndim == like_ndim and repeated.type.shape[0] != 1
-        if of_row or not isinstance(value, Replicated):
-            raise Refused(f"repeats {describe(value)} for each row")
-        return replace(like, one=value, rest=value, place="all")
     if isinstance(like, Position):
         like = Sharded(like.axis, 0, like.length)
     if isinstance(like, Sharded):
@@ -279,14 +254,11 @@ def _cast(node: Apply, values: list[Value]) -> Value:
     if wide and (
         target.kind == source.kind or isinstance(value, (Replicated, Sharded))
     ):
-        if target.kind == "u" != source.kind and not _is_exact(value):
+        is_exact = isinstance(value, Replicated) and value.exact
+        if target.kind == "u" != source.kind and not is_exact:
             return independent([value])  # 2**64 - n, of -n, is no multiple of n
         return value
     return independent(values)
-
-
-def _is_exact(value: Value) -> bool:
-    return isinstance(value, Replicated) and value.exact
 
 
 def _cast_number(value: Value, target: np.dtype) -> Value:
@@ -330,10 +302,13 @@ def _invert(node: Apply, values: list[Value]) -> Value:
 
 
 def _linear(node: Apply, values: list[Value]) -> Value:
+    """Real and imaginary parts, and conjugates: these of products as well."""
     value = unlisted(values[0])
-    if isinstance(value, (Sharded, Replicated)) or value == Partial("prod"):
+    is_conj = isinstance(node.op.scalar_op, ps.Conj)
+    if _is_prod(value) and is_conj:
         return value
-    if isinstance(value, Partial) and value.op == "sum":
+    is_sum = isinstance(value, Partial) and value.op == "sum"
+    if is_sum or isinstance(value, (Sharded, Replicated)):
         return value
     return independent(values)
 
@@ -348,19 +323,13 @@ def _abs(node: Apply, values: list[Value]) -> Value:
     return value if is_kept else independent(values)
 
 
-def _sqr(node: Apply, values: list[Value]) -> Value:
-    value = unlisted(values[0])
-    if isinstance(value, (Sharded, Replicated)) or _is_prod(value):
-        return product([value, value])
-    return independent(values)
-
-
 def _pow(node: Apply, values: list[Value]) -> Value:
-    base, exponent = map(unlisted, values)
+    """Whole powers of what is scaled by n, and of products; other functions of rows."""
+    base, *others = map(unlisted, values)
+    exponent = others[0] if others else constant(2)  # a square
     power = exponent.number if isinstance(exponent, Replicated) else None
-    whole = power is not None and power == int(power) and 1 <= power <= 8
-    if power is not None and whole:
-        scaled = isinstance(base, (Sharded, Replicated)) and base.power not in (0, None)
+    if power is not None and power == int(power) and 1 <= power <= 8:
+        scaled = isinstance(base, (Sharded, Replicated)) and base.power != 0
         if scaled or _is_prod(base):
             return product([base] * int(power))
     return independent(values)
@@ -368,13 +337,6 @@ def _pow(node: Apply, values: list[Value]) -> Value:
 
 def _is_prod(value: Value) -> bool:
     return isinstance(value, Partial) and value.op == "prod"
-
-
-def _real_or_conj(node: Apply, values: list[Value]) -> Value:
-    value = unlisted(values[0])
-    if _is_prod(value):
-        return independent(values)
-    return _linear(node, values)
 
 
 _SCALAR: dict[type, ScalarRule] = {
@@ -389,15 +351,15 @@ _SCALAR: dict[type, ScalarRule] = {
     ps.Cast: _cast,
     ps.Identity: lambda node, values: values[0],
     ps.Abs: _abs,
-    ps.Sqr: _sqr,
+    ps.Sqr: _pow,
     ps.Pow: _pow,
     ps.ScalarMaximum: _extremes("max"),
     ps.ScalarMinimum: _extremes("min"),
     ps.OR: _extremes("max", of_bools=True),
     ps.AND: _extremes("min", of_bools=True),
     ps.Invert: _invert,
-    ps.Real: _real_or_conj,
-    ps.Imag: _real_or_conj,
+    ps.Real: _linear,
+    ps.Imag: _linear,
     ps.Conj: _linear,
 }
 _COMPUTING = (_add, _neg, _mul)

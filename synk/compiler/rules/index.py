@@ -1,16 +1,26 @@
-"""An index, with an entry for each axis of what is indexed."""
+"""Indexing: what takes elements out, and what puts them in."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+import pytensor.tensor as pt
 from pytensor.graph.basic import Apply, Constant, Variable
-from pytensor.tensor.subtensor import indices_from_subtensor
+from pytensor.tensor.subtensor import (
+    IncSubtensor,
+    Subtensor,
+    indices_from_subtensor,
+)
 from pytensor.tensor.type_other import MakeSlice, SliceType
 
+from .. import table
 from ..domain import (
+    IN_ORDER,
+    Listed,
+    Partial,
     Position,
     Refused,
     Replicated,
@@ -20,13 +30,13 @@ from ..domain import (
     constant,
     describe,
     is_replicated,
+    selected,
+    total,
     unlisted,
 )
-from ..lengths import Length, length_of, size
-from .base import check_spread
-
-Bounds = int | tuple[int | None, ...]
-"""A number, or start, stop and step of a slice."""
+from ..lengths import ONE, Length, length_of, of_input, selected_by, size
+from ..padded import Made, Padder, is_padded, plain
+from .base import PUTTING, TAKING, check_spread, is_selected_by, selecting_mask
 
 
 def entries_of_index(node: Apply, first: int) -> list[Any]:
@@ -54,8 +64,7 @@ class Index:
     """An index with an entry for each axis of what is indexed.
 
     The inputs of a node from the `first` on belong to it. Its arrays are broadcast
-    against one another: `ndim` is how many axes they have then, and `rows` tells where
-    rows are among these, with the axis counted from the last one.
+    against one another: `ndim` is how many axes they have then.
     """
 
     def __init__(self, node: Apply, first: int, values: list[Value]) -> None:
@@ -64,9 +73,9 @@ class Index:
         given = entries_of_index(node, first)
         missing = node.inputs[0].type.ndim - len(given)
         self.entries: list[Any] = [*given, *[slice(None)] * missing]
-        for entry in self.arrays:
-            if getattr(entry.type, "dtype", "bool") == "bool":
-                raise Refused("selects by a mask")
+        self.arrays = [entry for entry in self.entries if isinstance(entry, Variable)]
+        if any(getattr(var.type, "dtype", "bool") == "bool" for var in self.arrays):
+            raise Refused("selects by a mask")
         self.ndim = max((var.type.ndim for var in self.arrays), default=0)
 
     def value(self, entry: Any) -> Value:
@@ -75,18 +84,11 @@ class Index:
             return constant(float(entry))
         return unlisted(self._known.get(entry, Replicated()))
 
-    @property
-    def arrays(self) -> list[Variable]:
-        """The entries that are arrays or numbers, in place of slices."""
-        return [entry for entry in self.entries if isinstance(entry, Variable)]
-
-    @property
-    def numbers(self) -> int:
-        """How many of the arrays hold numbers of rows."""
-        return sum(isinstance(self.value(var), Position) for var in self.arrays)
-
     def rows(self) -> Sharded | None:
-        """Return where the arrays have rows; raise for what is no index of each row."""
+        """Return where the arrays have rows, with the axis counted from the last.
+
+        Raises for what is no index of each row.
+        """
         rows: Sharded | None = None
         for var in self.arrays:
             value = self.value(var)
@@ -113,94 +115,76 @@ class Index:
         As in numpy: in the place of the first array if all stand together, else in
         front. The axes of the arrays are -1 in the second list.
         """
-        places = [
-            i for i, part in enumerate(self.entries) if isinstance(part, Variable)
-        ]
         kept = [i for i, part in enumerate(self.entries) if isinstance(part, slice)]
+        places = [i for i in range(len(self.entries)) if i not in kept]
         if not places:
             return 0, kept
         together = places[-1] - places[0] + 1 == len(places)
         place = places[0] if together else 0
         return place, [*kept[:place], *[-1] * self.ndim, *kept[place:]]
 
-    # -- slices
+    # -- what entries are
+
+    def _is(self, entry: Any, number: int) -> bool:
+        value = self.value(entry)
+        return isinstance(value, Replicated) and value.number == number
 
     def is_all(self, axis: int, length: str) -> bool:
         """Tell whether an axis is taken whole."""
         entry = self.entries[axis]
-        if not isinstance(entry, slice):
-            return False
-        start, stop, step = (
-            None if part is None else self.value(part)
-            for part in (entry.start, entry.stop, entry.step)
-        )
         return (
-            (start is None or (isinstance(start, Replicated) and start.number == 0))
-            and (step is None or (isinstance(step, Replicated) and step.number == 1))
-            and (stop is None or self._is_length(axis, entry.stop, length))
+            isinstance(entry, slice)
+            and (entry.start is None or self._is(entry.start, 0))
+            and (entry.step is None or self._is(entry.step, 1))
+            and (entry.stop is None or self._is_length(axis, entry.stop, length))
         )
 
     def _is_length(self, axis: int, stop: Any, length: str) -> bool:
-        """Tell whether a bound is how long an axis is."""
         value = self.value(stop)
         is_n = isinstance(value, Replicated) and value.exact and length == "n"
         return is_n or length_of(stop) == size(self.array, axis)
 
-    def is_reversed(self, axis: int) -> bool:
-        """Tell whether an axis is taken whole, from its last element to the first."""
-        entry = self.entries[axis]
-        if not isinstance(entry, slice) or (entry.start, entry.stop) != (None, None):
-            return False
-        step = None if entry.step is None else self.value(entry.step)
-        return isinstance(step, Replicated) and step.number == -1
-
     def is_first(self, axis: int) -> bool:
         """Tell whether the first element is taken along an axis."""
         entry = self.entries[axis]
-        place = None if isinstance(entry, slice) else self.value(entry)
-        return isinstance(place, Replicated) and place.number == 0
+        return not isinstance(entry, slice) and self._is(entry, 0)
 
-    def bounds(self, axis: int, of: str) -> Bounds:
-        """Return the constants that an axis is indexed by, of rows or a shape."""
+    def of_listed(self, value: Listed) -> Value:
+        """Return what is taken of a vector that is known entry by entry."""
 
-        def number(part: Any) -> int | None:
+        def number(part: Any) -> Any:
             found = None if part is None else self.value(part)
             if found is None:
                 return None
             if not isinstance(found, Replicated) or found.number is None:
-                raise Refused(f"takes some of {of}")
+                raise Refused("takes some of a shape, by an index that is not constant")
             return int(found.number)
 
-        entry = self.entries[axis]
-        if isinstance(entry, slice):
-            return tuple(map(number, (entry.start, entry.stop, entry.step)))
-        found = number(entry)
-        assert found is not None
-        return found
+        entry = self.entries[0]
+        if not isinstance(entry, slice):
+            return value.entries[number(entry)]
+        bounds = map(number, (entry.start, entry.stop, entry.step))
+        return Listed(value.entries[slice(*bounds)])
 
     def check_fixed(self, but: int | None = None, slices_only: bool = False) -> None:
         """Raise unless the entries, of all other axes, are the same on every rank."""
-        for part in self._parts(but, slices_only):
-            if part is not None and not is_replicated(self.value(part)):
-                raise Refused(f"takes as an index {describe(self.value(part))}")
-
-    def _parts(self, but: int | None, slices_only: bool) -> Iterator[Any]:
         for axis, entry in enumerate(self.entries):
-            if isinstance(entry, slice) and axis != but:
-                yield from (entry.start, entry.stop, entry.step)
-            elif axis != but and not slices_only:
-                yield entry
+            is_slice = isinstance(entry, slice)
+            if axis == but or (slices_only and not is_slice):
+                continue
+            parts = (entry.start, entry.stop, entry.step) if is_slice else (entry,)
+            for part in parts:
+                if part is not None and not is_replicated(self.value(part)):
+                    raise Refused(f"takes as an index {describe(self.value(part))}")
 
     # -- rows
 
     def taken(self, rows: Sharded) -> Sharded:
         """Return the rows as they are taken; raise unless it is all of them."""
         self.check_fixed(but=rows.axis)
-        if self.is_all(rows.axis, rows.length):
-            return rows
-        if self.is_reversed(rows.axis):
-            return reversed_rows(rows)
-        raise Refused("takes some of the rows, or another order of them")
+        if not self.is_all(rows.axis, rows.length):
+            raise Refused("takes some of the rows, or another order of them")
+        return rows
 
     def paired(self, rows: Sharded) -> Sharded:
         """Check that row i of what is indexed is taken by entry i of the arrays.
@@ -218,15 +202,19 @@ class Index:
         of_arrays = self.rows()
         assert of_arrays is not None
         self.check_fixed(slices_only=True)
-        if self.numbers > 1:
+        if self._numbers() > 1:
             raise Refused("takes the numbers of rows as another index")
         paired = align([replace(rows, axis=of_arrays.axis), of_arrays])
         assert paired is not None
         return paired
 
+    def _numbers(self) -> int:
+        """Return how many of the arrays hold numbers of rows."""
+        return sum(isinstance(self.value(var), Position) for var in self.arrays)
+
     def refuse_numbers(self) -> None:
         """Raise where row numbers choose from what is the same for all rows."""
-        if self.numbers:
+        if self._numbers():
             raise Refused(f"takes as an index {describe(Position())}")
 
 
@@ -237,8 +225,216 @@ def _takes_all(numbers: Position, rows: Sharded, whole: Length) -> bool:
     return rows.length != "?" and numbers.count == whole
 
 
-def reversed_rows(rows: Sharded) -> Sharded:
-    """Return rows from the last to the first."""
-    if rows.layout is None:
-        return rows
-    return replace(rows, layout=replace(rows.layout, reverse=not rows.layout.reverse))
+# -- what is taken
+
+
+@table.placement(*TAKING, Subtensor, lengths_from=1, by_elements=True, cost="move")
+def subtensor(node: Apply, values: list[Value]) -> Value:
+    """All rows, and some elements of each; or for each row some of what all have."""
+    if selecting_mask(node, 1, values) is not None:
+        assert isinstance(values[0], Sharded)
+        return replace(values[0], length="some")
+    index, value = Index(node, 1, values), values[0]
+    if isinstance(value, Listed) and isinstance(node.op, Subtensor):
+        return index.of_listed(value)
+    value = unlisted(value)
+    if isinstance(value, Position):
+        raise Refused(f"takes some of {describe(value)}")
+    place, kept = index.layout()
+    if isinstance(value, Sharded):
+        if isinstance(index.entries[value.axis], slice):
+            return replace(index.taken(value), axis=kept.index(value.axis))
+        paired = index.paired(value)
+        return replace(paired, axis=place + index.ndim + paired.axis)
+    rows = index.rows()
+    index.check_fixed(slices_only=True)
+    if rows is None:
+        return value
+    index.refuse_numbers()
+    if not isinstance(value, Replicated):
+        raise Refused(f"takes for each row some of {describe(value)}")
+    return replace(rows, axis=place + index.ndim + rows.axis, power=value.power)
+
+
+table.known(Subtensor, makes_sizes=True, cost="view")
+
+
+@table.padded(Subtensor)
+def first_of_real(padder: Padder, node: Apply, values: list[Value]) -> Made | None:
+    """The first row, which is no copy; it is the first of the first block."""
+    rows = plain(values[0])
+    if not isinstance(rows, Sharded):
+        return None
+    index = Index(node, 1, values)
+    if not index.is_first(rows.axis):
+        return None
+    index.check_fixed(but=rows.axis)
+    return padder.exact(node)
+
+
+@table.length(Subtensor)
+def subtensor_length(node: Apply, var: Variable, axis: int) -> Length | None:
+    """Of an axis that is taken whole."""
+    source = node.inputs[0]
+    entries = entries_of_index(node, 1)
+    kept = [i for i, entry in enumerate(entries) if isinstance(entry, slice)]
+    kept += range(len(entries), source.type.ndim)
+    place = kept[axis]
+    whole = size(source, place)
+    if place >= len(entries):
+        return whole
+    taken: Any = entries[place]
+    start, stop, step = (
+        None if part is None else length_of(part)
+        for part in (taken.start, taken.stop, taken.step)
+    )
+    if start is None and stop is None and step == Length(-1):
+        return whole
+    if start in (None, Length(0)) and stop in (None, whole) and step in (None, ONE):
+        return whole
+    return None
+
+
+@table.length(*TAKING)
+def advanced_subtensor_length(node: Apply, var: Variable, axis: int) -> Length | None:
+    """Elements that one array chooses, along the first axis."""
+    source, *given = node.inputs
+    if len(given) != 1 or getattr(node.op, "idx_list", (0,)) != (0,):
+        return None
+    (index,) = given
+    if getattr(index.type, "dtype", "bool") == "bool":
+        if getattr(index.type, "ndim", 0) != 1:
+            return None
+        return size(source, axis) if axis else selected_by(index)
+    if axis < index.type.ndim:
+        return size(index, axis)
+    return size(source, axis - index.type.ndim + 1)
+
+
+# -- what is put
+
+
+@table.placement(IncSubtensor)
+def inc_subtensor(node: Apply, values: list[Value]) -> Value:
+    """Elements set or increased, in all rows or where there are none."""
+    return _put(node, Index(node, 2, values), values)
+
+
+@table.placement(*PUTTING, takes_some_rows=True)
+def advanced_inc_subtensor(node: Apply, values: list[Value]) -> Value:
+    """As for reading; where every row adds to places of its own choice, a sum."""
+    mask = selecting_mask(node, 2, values)
+    if mask is None:
+        return _put(node, Index(node, 2, values), values)
+    given = values[1]
+    if is_selected_by(mask, node.inputs[1], given):
+        assert isinstance(given, Sharded)
+        return _combined(node, values[0], replace(given, length="n"))
+    if not isinstance(given, Replicated) or node.inputs[1].type.ndim:
+        raise Refused("puts something else to rows that a mask selects")
+    return _combined(node, values[0], given)
+
+
+table.known(
+    *(*PUTTING, IncSubtensor),
+    length=of_input(0),
+    lengths_from=2,
+    makes_sizes=True,
+    by_elements=True,
+    cost="move",
+)
+
+
+def _put(node: Apply, index: Index, values: list[Value]) -> Value:
+    value, other = map(unlisted, values[:2])
+    if isinstance(value, Position):
+        raise Refused(f"changes {describe(value)}")
+    place, kept = index.layout()
+    ndim = len(kept)
+    if isinstance(value, Sharded):
+        if isinstance(index.entries[value.axis], slice):
+            taken = index.taken(value)
+            axis = kept.index(value.axis)
+        else:
+            paired = index.paired(value)
+            taken = value = replace(value, layout=paired.layout)
+            axis = place + index.ndim + paired.axis
+        other = _put_at(node.inputs[1], other, axis - ndim, taken)
+        return _combined(node, value, other)
+    rows = index.rows()
+    index.check_fixed(slices_only=True)
+    if rows is None:
+        if isinstance(other, Sharded):
+            raise Refused("puts rows into something of fixed length")
+        if index.ndim and isinstance(other, Partial) and other.op != "sum":
+            raise Refused(f"adds up {describe(other)}, where indices are repeated")
+        return _combined(node, value, other)
+    index.refuse_numbers()
+    if node.op.set_instead_of_inc or getattr(node.op, "ignore_duplicates", False):
+        raise Refused("lets the last of the rows win that write to one place")
+    back = place + index.ndim + rows.axis - ndim
+    other = _put_at(node.inputs[1], other, back, rows)
+    if isinstance(other, Partial) or rows.length == "?":
+        raise Refused(f"adds for each row {describe(other)}")
+    assert isinstance(other, (Sharded, Replicated))
+    return total([value, Partial("sum", other.power)])
+
+
+def _combined(node: Apply, value: Value, other: Value) -> Value:
+    """Return what an array is of which some elements are set or increased."""
+    return (selected if node.op.set_instead_of_inc else total)([value, other])
+
+
+def _put_at(var: Variable, other: Value, back: int, rows: Sharded) -> Value:
+    """Check that `other` meets the rows with its own; return it at their axis.
+
+    `back` counts the axis from the last one, as broadcasting does.
+    """
+    ndim = var.type.ndim
+    if isinstance(other, Sharded):
+        if other.axis - ndim != back:
+            raise Refused("pairs every row with every other row")
+        if "?" in (other.length, rows.length):
+            # numpy would stretch what has length 1 on one rank alone
+            raise Refused("meets the rows with those of a sliceable shared variable")
+        align([replace(other, axis=rows.axis), rows])
+        return replace(other, axis=rows.axis)
+    if ndim >= -back and var.type.shape[back] != 1:
+        raise Refused("meets the rows with something of fixed length")
+    return other
+
+
+@table.padded(*PUTTING)
+def add_of_real(padder: Padder, node: Apply, values: list[Value]) -> Made | None:
+    """Where every row adds to places of its own choice, the copies add zero."""
+    if is_padded(values[0]):
+        return None
+    values = [plain(value) for value in values]
+    index = Index(node, 2, values)
+    if index.rows() is None:
+        return None
+    padder.check_no_sizes(node.inputs[:1])
+    # Raises if it is no sum over the rows. That is exact, and what it is added to, too.
+    advanced_inc_subtensor(node, [Replicated(None), *values[1:]])
+    inputs = [padder.new[var] for var in node.inputs]
+    inputs[1] = _zero_in_copies(padder, node, index, values[1])
+    return padder.exact(node, inputs)
+
+
+def _zero_in_copies(padder: Padder, node: Apply, index: Index, other: Value) -> Any:
+    """Return what rows add, with nothing where copies are.
+
+    What is the same for all rows is repeated for it.
+    """
+    rows: Any = index.rows()
+    if isinstance(other, Sharded):
+        return padder.masked(node.inputs[1], 0, rows.layout or IN_ORDER)
+    new = padder.new[node.inputs[1]]
+    like = next(var for var in index.arrays if is_padded(index.value(var)))
+    length = padder.new[like].shape[rows.axis + like.type.ndim]
+    place, kept = index.layout()
+    back = place + index.ndim + rows.axis - len(kept)
+    order: list[Any] = ["x"] * max(new.type.ndim, -back)
+    order[back] = 0
+    real = padder.real_places(length, rows).dimshuffle(order)
+    return pt.switch(real, new, np.zeros((), new.type.dtype))

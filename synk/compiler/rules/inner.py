@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 import pytensor.tensor as pt
 from pytensor.compile.builders import OpFromGraph
@@ -15,6 +16,7 @@ from ...user_frames import made_in
 from .. import table
 from ..cloning import inlined, scan_of, step_of
 from ..domain import (
+    Layout,
     OwnStream,
     Position,
     Refused,
@@ -22,17 +24,17 @@ from ..domain import (
     Sharded,
     Unknown,
     Value,
+    align,
     describe,
     is_replicated,
     selected,
     unlisted,
     without_block,
 )
-from ..lengths import Length, Symbol, size, value_of
+from ..lengths import ONE, Length, Symbol, size, value_of
 from ..padded import Made, Padder, is_padded, plain
 from ..walk import NodeRule, infer
 from .base import name, op_name, takes_streams
-from .rowscans import carried, check_stacked, over_rows
 
 try:
     from pytensor.conditional.op import IfElse
@@ -144,7 +146,7 @@ class _Step:
             self.known[var] = _inside(value)
         others = zip(op.inner_non_seqs(inner), op.outer_non_seqs(values), strict=True)
         self.known.update(others)
-        states = carried(op, inner, outputs, values)
+        states = _carried(op, inner, outputs, values)
         self.n_traced = len(states) - op.info.n_untraced_sit_sot
         self.states = [
             state._replace(value=_inside(state.value)) if i < self.n_traced else state
@@ -159,17 +161,11 @@ class _Step:
             for state in self.states:
                 self.known.update(dict.fromkeys(state.taps, state.value))
             found = infer_step(self.known)
-            before, self.states = (
-                self.states,
-                [
-                    state._replace(
-                        value=_either(
-                            [state.value, *(found[var] for var in state.news)]
-                        )
-                    )
-                    for state in self.states
-                ],
-            )
+            before, self.states = self.states, []
+            for state in before:
+                news = [found[var] for var in state.news]
+                value = _either([state.value, *news])
+                self.states.append(state._replace(value=value))
             if self.states == before:
                 return found
         raise Refused("carries a value that is something else at every step")
@@ -190,13 +186,104 @@ def scan(node: Apply, values: list[Value]) -> list[Value]:
     op = node.op
     if isinstance(values[0], Unknown):
         return [values[0]] * len(node.outputs)
-    if not isinstance(values[0], Replicated) or values[0].power:
-        return over_rows(node, values)
-    check_stacked(node, values)
+    _check_stacked(node, values)
+    if not is_replicated(values[0]):
+        return _over_rows(node, values)
     found, results = values_within(node, op.inner_inputs, op.inner_outputs, values)
-    if op.info.as_while and not _is_fixed(found[op.inner_outputs[-1]]):
-        raise Refused("stops by a condition that may differ between ranks")
+    if op.info.as_while:
+        stops = found[op.inner_outputs[-1]]
+        if isinstance(stops, Unknown) or not is_replicated(unlisted(stops)):
+            raise Refused("stops by a condition that may differ between ranks")
     return results
+
+
+def _over_rows(node: Apply, values: list[Value]) -> list[Value]:
+    """Return what a scan with a step for each row stacks, if no step needs another.
+
+    A step sees one row. What it computes from that, and from what is the same on every
+    rank, does not depend on how rows are split: inside of the step the row is
+    replicated, and a result that is replicated, too, is a value for each row.
+    """
+    op, steps = node.op, values[0]
+    if not isinstance(steps, Replicated) or not steps.exact:
+        raise Refused("takes a number of steps that depends on the rows")
+    others = len(node.outputs) > op.info.n_nit_sot
+    if others or op.info.as_while or takes_streams(node):
+        raise Refused("goes along the rows, from one to the next")
+    inner, known = op.inner_inputs, {}
+    for var, value in zip(
+        op.inner_non_seqs(inner), op.outer_non_seqs(values), strict=True
+    ):
+        is_alike = isinstance(value, Replicated)
+        known[var] = Replicated(value.power) if is_alike else value
+    rows: list[Value] = []
+    for var, value in zip(op.inner_seqs(inner), op.outer_seqs(values), strict=True):
+        if isinstance(value, Unknown):
+            known[var] = value
+            continue
+        if not isinstance(value, Sharded) or value.axis or value.length != "n":
+            raise Refused("takes more along the rows than one row for each step")
+        rows.append(value)
+        known[var] = Replicated(value.power)
+    aligned = align(rows)
+    layout = None if aligned is None else aligned.layout
+    if layout is not None and layout.blocks != ONE:
+        raise Refused("takes more along the rows than one row for each step")
+    found = infer(op.inner_outputs, known)
+    return [_for_each(found[var], layout) for var in op.inner_outputs]
+
+
+def _for_each(value: Value, layout: Layout | None) -> Value:
+    """Return the results of all steps, one for each row, stacked."""
+    if isinstance(value, Unknown):
+        return value
+    value = unlisted(value)
+    if not isinstance(value, Replicated):
+        return Unknown("Scan", "a step", f"gives {describe(value)}")
+    return Sharded(0, value.power, "n", layout)
+
+
+def _check_stacked(node: Apply, values: list[Value]) -> None:
+    """Raise unless results are stacked for as many rows as there are steps.
+
+    A scan is given both numbers. The gradient's takes that of its results from the
+    length of a value that comes in from below. Beside steps for all rows, a rank's own
+    number would make buffers too short, and compiled code writes past their end.
+    """
+    steps, op = values[0], node.op
+    for var, value in zip(
+        op.outer_nitsot(node.inputs), op.outer_nitsot(values), strict=True
+    ):
+        if is_replicated(value) and is_replicated(steps):
+            continue
+        of_rows = [isinstance(v, Replicated) and v.exact for v in (value, steps)]
+        if not all(of_rows) and value_of(var) != value_of(node.inputs[0]):
+            raise Refused("makes more or fewer steps than it stacks results of")
+
+
+class _Carried(NamedTuple):
+    """What a scan carries from step to step: a buffer, what a step reads and makes."""
+
+    value: Value
+    taps: list[Variable]
+    news: list[Variable]
+
+
+def _carried(
+    op: Scan, inner: list[Variable], outputs: list[Variable], values: list[Value]
+) -> list[_Carried]:
+    """Return what a scan carries, by its step and what its inputs are.
+
+    As PyTensor has them, mit-mot states come first, and those without a trace last.
+    """
+    maps = op.get_oinp_iinp_iout_oout_mappings()
+    found = []
+    for out, taken in sorted(maps["inner_inp_from_outer_out"].items()):
+        if taken:
+            value = values[maps["outer_inp_from_outer_out"][out]]
+            news = [outputs[i] for i in maps["inner_out_from_outer_out"][out]]
+            found.append(_Carried(value, [inner[i] for i in taken], news))
+    return found
 
 
 def values_within(
@@ -216,10 +303,6 @@ def values_within(
     step = _Step(node.op, inner, outputs, values)  # type: ignore[arg-type]
     found = step.settle(infer_step)
     return found, step.results(found)
-
-
-def _is_fixed(value: Value) -> bool:
-    return not isinstance(value, Unknown) and is_replicated(unlisted(value))
 
 
 @table.padded(Scan)
@@ -244,18 +327,11 @@ def scan_of_real(padder: Padder, node: Apply, values: list[Value]) -> Made:
     found = step.settle(infer_step)
     inside = tries[-1]
     inputs = [*(inside.new[var] for var in inner), inside.real]
-    made = _rebuilt(padder, node, inputs, [inside.new[var] for var in outputs])
-    return Made(made, step.results(found))
-
-
-def _rebuilt(
-    padder: Padder, node: Apply, inputs: list[Variable], outputs: list[Variable]
-) -> list[Variable]:
-    """Return the outputs of a scan whose steps are told how many rows are real."""
-    info = replace(node.op.info, n_non_seqs=node.op.info.n_non_seqs + 1)
-    made = scan_of(node.op, inputs, outputs, info)
+    info = replace(op.info, n_non_seqs=op.info.n_non_seqs + 1)  # how many are real
+    again = scan_of(op, inputs, [inside.new[var] for var in outputs], info)
     given = [padder.new[var] for var in node.inputs]
-    return made.make_node(*given, padder.real).outputs
+    made = again.make_node(*given, padder.real).outputs
+    return Made(made, step.results(found))
 
 
 @table.length(Scan)

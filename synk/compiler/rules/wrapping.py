@@ -115,11 +115,16 @@ def _made(node: Apply, depth: int) -> int | None:
     if not all(getattr(var.type, "dtype", "?")[0] in "biu" for var in node.inputs):
         return None
     given = [bound(var, depth) for var in node.inputs]
-    is_unsigned = not is_signed(node.outputs[0])
-    if is_unsigned and any(map(is_signed, node.inputs)):
+    is_unsigned = not _is_signed(node.outputs[0])
+    if is_unsigned and any(map(_is_signed, node.inputs)):
         return None  # -3 is 2**64 - 3
     if isinstance(node.op, CAReduce):
-        return _reduced(node, given[0])
+        (var,) = node.inputs
+        if isinstance(op, ps.Mul):
+            many = var.type.shape[0] if var.type.ndim == 1 else None
+            return None if many is None else given[0] ** many
+        sums = given[0] * (LENGTH - 1) if isinstance(op, ps.Add) else None
+        return given[0] if isinstance(op, _EXTREMES) else sums
     if isinstance(op, _ADDS_AT):
         return given[0] + given[1] * (LENGTH - 1)
     if isinstance(op, (ps.Mul, Dot)):
@@ -131,25 +136,15 @@ def _made(node: Apply, depth: int) -> int | None:
     return max(given) if isinstance(op, _CHOOSING) else None
 
 
-def _reduced(node: Apply, most: int) -> int | None:
-    (var,), op = node.inputs, node.op.scalar_op
-    if isinstance(op, (ps.ScalarMaximum, ps.ScalarMinimum)):
-        return most
-    if isinstance(op, ps.Add):
-        return most * (LENGTH - 1)
-    many = var.type.shape[0] if var.type.ndim == 1 else None
-    return most**many if isinstance(op, ps.Mul) and many is not None else None
-
-
-def is_signed(var: Variable) -> bool:
-    """Tell whether a variable holds integers with a sign."""
+def _is_signed(var: Variable) -> bool:
     return getattr(var.type, "dtype", "")[:1] == "i"
 
 
+_EXTREMES = (ps.ScalarMaximum, ps.ScalarMinimum)
 _FIRST = (DimShuffle, Subtensor, Alloc, ScalarFromTensor, TensorFromScalar)
 _CHOOSING = (
     *(ps.Cast, ps.Identity, ps.Neg, ps.Abs, ps.Switch, ps.Second),
-    *(ps.ScalarMaximum, ps.ScalarMinimum, MakeVector, Join),
+    *(*_EXTREMES, MakeVector, Join),
 )
 _ADDS_AT: tuple[type, ...] = (IncSubtensor, *PUTTING)
 
@@ -158,7 +153,7 @@ def wrapped(
     var: Variable, value: Value, node: Apply, values: Sequence[Value]
 ) -> str | None:
     """Return why an equation does not hold of integers; None if it does."""
-    if is_integer(var) and _is_multiple(value) and not _is_small(var, value):
+    if is_integer(var) and getattr(value, "power", None) and not _is_right(var, value):
         return f"has {describe(value)} in integers, which may wrap around"
     if not _is_sum(value):
         return None
@@ -169,17 +164,13 @@ def wrapped(
     return None
 
 
+def _is_right(var: Variable, value: Value) -> bool:
+    """Tell whether a number is n itself, or follows from n and is too small to wrap."""
+    if not isinstance(value, Replicated):
+        return False
+    is_small = _is_signed(var) and not may_have_wrapped(var)
+    return value.exact or is_small
+
+
 def _is_sum(value: Value) -> bool:
     return isinstance(value, Partial) and value.op in ("sum", "prod")
-
-
-def _is_multiple(value: Value) -> bool:
-    """Tell whether a value has a power of the number of rows, and is not that."""
-    exact = isinstance(value, Replicated) and value.exact
-    return bool(getattr(value, "power", 0)) and not exact
-
-
-def _is_small(var: Variable, value: Value) -> bool:
-    """Tell whether what is computed from numbers of rows is too small to wrap."""
-    is_number = isinstance(value, Replicated) and is_signed(var)
-    return is_number and not may_have_wrapped(var)
