@@ -321,6 +321,7 @@ def refused():
     yield "gradient of each row", pytensor.grad(squares(), X), "divided by"
     yield "scan along the rows", carried(lambda x, y, s: s + y), "Scan|Add"
     yield "running mean", carried(lambda x, y, s: 0.9 * s + 0.1 * y)[-1], "Scan|Add"
+    yield "largest by a scan", carried(lambda x, y, s: pt.maximum(y, s))[-1], "Scan|Add"
     slope = pytensor.grad(log_densities().sum(), V)
     yield "summed up by a gradient", slope, "Scan|Add"
     yield "a row less", carried(lambda x, y, s: s + y, n_steps=ROWS - 1)[-1], "Scan|Sub"

@@ -115,7 +115,7 @@ STEPS = [
 def scanned(g: Graph) -> Term | None:
     """Carry a state along the first axis, now and then from row to row."""
     is_rows = g.choice.below(3) == 0
-    term = g.floats(lambda term: term.dims[:1] == (N,) if is_rows else term.ndim)
+    term = g.floats(lambda term: N in (term.dims[:1] if is_rows else term.dims[1:]))
     if term.dims[0] == 1 or 1 in term.dims[1:]:
         return None
     like = term.var.sum(axis=0)
