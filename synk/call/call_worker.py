@@ -16,13 +16,13 @@ from pytensor.compile import SharedVariable
 
 from ..compiler.spec import FunctionSpec
 from ..engines import compiles_in_calls
-from ..garbage import without_collection
 from ..memory.partition import Selection, count, part_lengths, select
 from ..programs import running
 from ..programs.one_call import Reducer, Task
 from ..ranks.context import RankContext
 from ..ranks.streams import split, worker_states
 from ..reduce_tree import TreeOutput, block_cut
+from ..signals import without_collection
 from ..times.timing import COMMON, ROWS, WAIT
 from ..workers.channel import Ready
 from ..workers.control import LAUNCH

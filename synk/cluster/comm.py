@@ -29,13 +29,13 @@ from ..comm.buffers import FlatLayout, StageBuffer, ValueRun, views_of
 from ..comm.divided import DividedAllReduce, Reduction, is_direct
 from ..comm.flat import FlatBuffer, FlatBuffers
 from ..comm.shm import SharedMemoryComm
-from ..memory.partition import spans
+from ..memory.partition import cuts, spans
 from ..memory.segment import ALIGNMENT, Attachments
 from ..reduce_ops import ReduceOp, shares
 from ..reduce_tree import BlockCut, Columns, Subtrees, combined
 from ..times.timing import NODES, REDUCE, UNCOUNTED, WAIT, Times
 from .clocks import Sample, compare
-from .link import Bytes, Link, Parts
+from .link import Bytes, Link
 from .nodes import Cluster
 from .rounds import Headers
 
@@ -75,13 +75,13 @@ class NodeReduction:
 
     def __init__(self, link: Link, op: ReduceOp, values: np.ndarray) -> None:
         self._link, self._values = link, values
-        size, elements = link.size, values.size
-        unit = max(1, ALIGNMENT // values.itemsize)
-        lines = -(-elements // unit)
-        stops = np.minimum(lines * np.arange(1, size + 1) // size * unit, elements)
-        self._parts = Parts.of(stops, values.itemsize)
-        mine = self._parts.nbytes[link.node] // values.itemsize
-        self._rows = np.empty((size, mine), values.dtype)
+        unit = max(1, ALIGNMENT // values.itemsize)  # parts meet on cache lines
+        ends = np.array(cuts(values.size, link.size, unit))
+        mine = ends[link.node + 1] - ends[link.node]
+        # As MPI takes them: how many bytes each node's part has, and where it begins.
+        nbytes, starts = np.diff(ends) * values.itemsize, ends[:-1] * values.itemsize
+        self._parts = nbytes.tolist(), starts.tolist()
+        self._rows = np.empty((link.size, mine), values.dtype)
         self._part = np.empty((1, mine), values.dtype)
         self._reduction = Reduction(op, self._rows, self._part, 0)
 

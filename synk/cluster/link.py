@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from time import perf_counter
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -329,36 +329,22 @@ class Link:
         self._run(what, len(mine), begin, [mine, len(mine), self._byte], into, *at)
         return _cut(whole, lengths) if receives else []
 
-    def all_to_all(self, values: np.ndarray, parts: Parts, into: np.ndarray) -> None:
+    def all_to_all(self, values: np.ndarray, parts: tuple, into: np.ndarray) -> None:
         """Send part i of this node's values to node i, and receive its own of all."""
-        mine = parts.nbytes[self.node]
+        mine = parts[0][self.node]
         received = [into, ([mine] * self.size, None), self._byte]
         given = [values, parts, self._byte]
         sent = values.nbytes - mine
         self.values_sent += sent
         self._run("all-to-all", sent, self._comm.Ialltoallv, given, received)
 
-    def gather_parts(self, part: np.ndarray, parts: Parts, into: np.ndarray) -> None:
+    def gather_parts(self, part: np.ndarray, parts: tuple, into: np.ndarray) -> None:
         """Have all nodes have the parts of all, side by side."""
         received = [into, parts, self._byte]
         sent = part.nbytes * (self.size - 1)
         self.values_sent += sent
         given = [part, self._byte]
         self._run("all-gather", sent, self._comm.Iallgatherv, given, received)
-
-
-class Parts(NamedTuple):
-    """How many bytes the nodes' parts of an array have, and where they begin."""
-
-    nbytes: list[int]
-    starts: list[int]
-
-    @classmethod
-    def of(cls, stops: np.ndarray, itemsize: int) -> Parts:
-        """Return parts that end at these elements."""
-        ends = stops * itemsize
-        nbytes = np.diff(ends, prepend=0)
-        return cls(nbytes.tolist(), (ends - nbytes).tolist())
 
 
 def _pieces(data: Any) -> list[Any]:

@@ -63,11 +63,6 @@ class Header(NamedTuple):
         """Return it as bytes."""
         return _FORMAT.pack(*self)
 
-    @classmethod
-    def unpacked(cls, data: bytes) -> Header:
-        """Return what `packed` was."""
-        return cls(*_FORMAT.unpack(data))
-
     @property
     def data(self) -> bytes | None:
         """What it says, if it says all."""
@@ -85,17 +80,11 @@ class Headers(Sequence[Header]):
         self._data = data
         self._fields = data.view(_FIELDS)[:, 0]
 
-    @classmethod
-    def of(cls, headers: Sequence[Header]) -> Headers:
-        """Return headers that are at hand."""
-        packed = b"".join([each.packed() for each in headers])
-        return cls(np.frombuffer(packed, np.uint8).reshape(-1, NBYTES))
-
     def __len__(self) -> int:
         return len(self._data)
 
     def __getitem__(self, node: Any) -> Any:
-        return Header.unpacked(self._data[node].tobytes())
+        return Header(*_FORMAT.unpack(self._data[node].tobytes()))
 
     def are_all(self, kind: int) -> bool:
         """Tell whether all are of a kind."""

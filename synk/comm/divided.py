@@ -26,6 +26,7 @@ from numba import extending, types
 from numpy.lib.stride_tricks import as_strided
 
 from ..compiled import compile_kernel
+from ..memory.partition import cuts
 from ..memory.segment import ALIGNMENT
 from ..reduce_ops import ReduceOp, accumulator, finish
 from .shm import SharedMemoryComm
@@ -48,9 +49,8 @@ class DividedAllReduce:
         self._row = buffers[comm.rank]
         # This rank's part in elements; parts meet on cache lines.
         unit = max(1, ALIGNMENT // buffers.itemsize)
-        lines = -(-self._row.size // unit)
-        ends = lines * comm.rank // comm.size, lines * (comm.rank + 1) // comm.size
-        self._part = [min(end * unit, self._row.size) for end in ends]
+        ends = cuts(self._row.size, comm.size, unit)
+        self._part = ends[comm.rank : comm.rank + 2]
         self.redirect(results)
         self._elsewhere: list[tuple[int, np.ndarray]] = []
 

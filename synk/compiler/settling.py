@@ -17,9 +17,9 @@ from pytensor.tensor.basic import ARange
 from pytensor.tensor.type import DenseTensorType
 
 from ..errors import SplitError
-from ..garbage import without_collection
 from ..ops import AllGather, AllReduce, is_collective
 from ..reduce_ops import REDUCE_OPS, OutputOp, ReduceOp, check_dtype
+from ..signals import without_collection
 from ..user_frames import made_in
 from .as_written import AsWritten, has_words
 from .domain import Partial, Replicated, is_replicated

@@ -33,9 +33,9 @@ from ..compiler.stages import Cut, Part, Stage, cut, uncut
 from ..engines import Engine, engine_for
 from ..engines.numba_code import array_type, make_ahead
 from ..engines.precision import check_engine
-from ..garbage import without_collection
 from ..memory.loading import RowLoader
 from ..memory.partition import Selection
+from ..signals import without_collection
 from ..times.compile_notice import Notice
 from ..times.timing import COMPUTE, ExchangeTimes, Times
 from .blocks import Blocks

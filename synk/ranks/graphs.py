@@ -30,7 +30,7 @@ from pytensor.graph.op import HasInnerGraph, Op
 from pytensor.graph.utils import Scratchpad
 from pytensor.tensor.elemwise import CAReduce
 
-from ..garbage import without_collection
+from ..signals import without_collection
 
 
 class VariableNumbers:

@@ -142,19 +142,6 @@ class Recorder:
         return number
 
 
-class Unrecorded(Recorder):
-    """Notes nothing: of one rank alone nobody asks, and its calls are short."""
-
-    def __init__(self) -> None:
-        self.phase = self.times = nowhere()
-
-    def note(self, phase: int) -> None:
-        """Note nothing."""
-
-    def begin(self, command: int, name: str, phase: int = RUNNING) -> None:
-        """Note nothing."""
-
-
 # -- reading
 
 
@@ -326,7 +313,12 @@ class Records(RecordsReader):
 
     def recorder(self, rank: int) -> Recorder:
         """Return what a rank writes its events with, in its own process."""
-        return Recorder(self._part(rank)) if self._size > 1 else Unrecorded()
+        # Of one rank alone nobody asks, and commands are not noted: its phase is no
+        # news, and is written to where nobody looks.
+        alone = self._size == 1
+        return Recorder(
+            memoryview(bytearray(_RANK_ROOM)) if alone else self._part(rank)
+        )
 
     def dump_stacks_of(self, rank: int) -> None:
         """Have `faulthandler` write this process's stacks here, from now on."""

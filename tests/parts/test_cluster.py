@@ -62,7 +62,9 @@ def drive(masters: list) -> int:
         kinds = {each.kind for each in said}
         # A command is begun by all, or by none; nobody meets who does not see it.
         assert kinds in ({IDLE, COMMAND}, {COMMAND}, {MEET}, {JOIN}, {MEET, JOIN})
-        following, given = [], Headers.of(said)
+        packed = b"".join([each.packed() for each in said])
+        given = Headers(np.frombuffer(packed, np.uint8).reshape(len(said), -1))
+        following = []
         for each in masters:
             try:
                 following.append(each.send(given))

@@ -5,7 +5,6 @@ Rows are compared with numpy's own indexing.
 
 from __future__ import annotations
 
-import gc
 import pickle
 
 import numpy as np
@@ -196,15 +195,3 @@ def test_an_op_is_sent_after_pytensor_has_made_its_gradient():
     after, _ = sent(x)
     assert len(after) < 1.1 * len(before)
     assert load_graph(after, {}).owner.op == x.owner.op
-
-
-def test_garbage_is_collected_afterwards_as_it_was_before():
-    _, out, w = many_equal_ops(1)
-    try:
-        for enable in gc.disable, gc.enable:
-            enable()
-            data, numbers = sent(out, w)
-            load_graph(data, {numbers[w]: w})
-            assert gc.isenabled() is (enable is gc.enable)
-    finally:
-        gc.enable()

@@ -14,7 +14,7 @@ SOURCE = Path(synk.__file__).parent
 
 FLOORS = (
     "errors signals",
-    "compiled garbage user_frames also_named",
+    "compiled user_frames also_named",
     "reduce_ops times memory",
     "ops workers callbacks reduce_tree draws",
     "comm compiler updates",

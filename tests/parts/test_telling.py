@@ -20,10 +20,10 @@ from reference import PY
 import synk
 from synk.engines import described
 from synk.errors import Aborted
-from synk.garbage import without_collection
 from synk.memory import limits
 from synk.report.explain import losses, time_alone
 from synk.report.facts import RankTimes
+from synk.signals import without_collection
 from synk.times.compile_notice import is_shown
 from synk.times.timing import COMPUTE, ROWS, Times
 from synk.user_frames import is_users, made_in

@@ -15,13 +15,13 @@ from contextlib import contextmanager
 import numpy as np
 import pytest
 
-from synk.comm.locks import Locks, write
+from synk.comm.locks import Locks
 from synk.comm.shm import MET, WAIT, WAKE, SharedMemoryComm, meet, must_sleep
 from synk.memory.segment import Segment
 from synk.rules.centre import may_come
 from synk.workers import waiting
 from synk.workers.control import COMMAND, MESSAGE_ROOM, REPLY_ROOM, Control
-from synk.workers.recorder import Unrecorded
+from synk.workers.recorder import Records
 from synk.workers.waiting import ROOM, Limit, Semaphore
 from synk.workers.waiting import _sleeper as sleeper
 
@@ -216,7 +216,7 @@ def comms_of(size: int, spin: bool) -> list[SharedMemoryComm]:
     """Return the ends of all ranks, to be used by threads of this process."""
     control = Control(size, spin)
     control.words[COMMAND] = 1
-    how = lambda: None, Limit(None), Unrecorded()
+    how = lambda: None, Limit(None), Records(1).recorder(0)
     return [SharedMemoryComm(control, rank, *how) for rank in range(size)]
 
 
@@ -315,21 +315,6 @@ def test_all_of_a_rank_are_given_back_and_no_others():
         locks(words, rank).acquire(index)
     locks(words, 0).release_all(1, 5)
     assert words.tolist() == [1, 0, 0, 2, 0, 1]
-
-
-def test_a_counter_is_waited_for():
-    words, seen = np.zeros(1, np.int64), []
-
-    def wait():
-        locks(words, 0).wait_for(0, 3)
-        seen.append(int(words[0]))
-
-    thread = threading.Thread(target=wait)
-    thread.start()
-    for number in (1, 2, 3):
-        write(words, 0, number)
-    thread.join(60)
-    assert seen == [3]
 
 
 # -- turns of workers of a training rule

@@ -137,30 +137,31 @@ def test_ranks_near_to_the_same_cores_divide_them(near, expected):
     assert cores_by_rank(devices, CORES) == expected
 
 
-def test_a_rank_sees_its_own_gpu_and_its_part_of_the_memory(monkeypatch):
-    check_environment(monkeypatch, "CUDA_VISIBLE_DEVICES", "GPU-3")
-    memory = "XLA_PYTHON_CLIENT_MEM_FRACTION"
-    check_environment(monkeypatch, memory, None)
-    check_environment(monkeypatch, memory, "0.250", sharers=3)
-    check_environment(monkeypatch, memory, "0.1", "0.1", sharers=3)
+MEMORY, PRECISION = "XLA_PYTHON_CLIENT_MEM_FRACTION", "JAX_DEFAULT_MATMUL_PRECISION"
 
 
-def test_on_a_gpu_products_are_float32s_unless_the_user_has_chosen(monkeypatch):
-    name = "JAX_DEFAULT_MATMUL_PRECISION"
-    check_environment(monkeypatch, name, "highest")
-    check_environment(monkeypatch, name, "tensorfloat32", "tensorfloat32")
-
-
-def check_environment(monkeypatch, name, expected, before=None, **options):
-    """Check a variable on a GPU, and that it is as before afterwards."""
+@pytest.mark.parametrize(
+    ("name", "sharers", "before", "expected"),
+    [
+        ("CUDA_VISIBLE_DEVICES", 1, None, "GPU-3"),
+        (MEMORY, 1, None, None),
+        (MEMORY, 3, None, "0.250"),
+        (MEMORY, 3, "0.1", "0.1"),
+        (PRECISION, 1, None, "highest"),
+        (PRECISION, 1, "tensorfloat32", "tensorfloat32"),
+    ],
+)
+def test_a_rank_sees_its_own_gpu_and_its_part_of_the_memory(
+    monkeypatch, name, sharers, before, expected
+):
+    """Products are of float32 there, unless the user has chosen."""
     monkeypatch.delenv(name, raising=False)
     if before is not None:
         monkeypatch.setenv(name, before)
-    environment = Environment(Device(gpu(3), **options))
+    environment = Environment(Device(gpu(3), sharers))
     found = os.environ.get(name)
     environment.release()
-    assert found == expected
-    assert os.environ.get(name) == before
+    assert (found, os.environ.get(name)) == (expected, before)
 
 
 def test_on_the_cpu_jax_is_kept_from_gpus_unless_the_user_has_chosen(monkeypatch):
