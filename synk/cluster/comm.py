@@ -187,10 +187,8 @@ class NodesComm:
         return None if self._cluster is None else self._cluster.link
 
     def compare_clocks(self) -> list[Sample]:
-        """In the masters of all nodes, compare their clocks; node 0's has the result.
-
-        Other ranks do nothing, and wait for nobody.
-        """
+        """Compare the clocks of nodes, in their masters; node 0's has the result."""
+        # Other ranks do nothing, and wait for nobody.
         found: list[Sample] = []
         if self._cluster is not None:
             self.meet(b"", 0, lambda _: found.extend(compare(self.link)))

@@ -93,11 +93,7 @@ class Copies(NamedTuple):
 
 
 def copies(environment: Mapping[str, str] = os.environ) -> Copies | None:
-    """Return which copy of a program this is, or None if there is one alone.
-
-    >>> copies({"PMIX_RANK": "1"})
-    Copies(launcher='mpirun', rank=1, size=None)
-    """
+    """Return which copy of a program this is, or None if there is one alone."""
     for launcher, rank_name, size_name in _LAUNCHERS:
         rank = _number(environment, rank_name)
         size = _number(environment, size_name)

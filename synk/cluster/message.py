@@ -66,14 +66,11 @@ class Here(NamedTuple):
 
 
 class OfAll(NamedTuple):
-    """An array that all nodes get, and whose bytes follow the message.
-
-    They keep it as a copy of data, by this number, if it has one.
-    """
+    """An array that all nodes get, and whose bytes follow the message."""
 
     dtype: np.dtype
     shape: tuple[int, ...]
-    number: int | None
+    number: int | None  # by which they keep it, as a copy of data, if it has one
 
 
 class OfEach(NamedTuple):

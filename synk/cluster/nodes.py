@@ -167,7 +167,7 @@ class Cluster:
     def join(
         self, reply: bytes = b"", look_about: Look = nothing, word: int = 0
     ) -> Sequence[Bytes]:
-        """Wait for all nodes to have run the command; on node 0, return their replies.
+        """Wait for all nodes to have run the command; return their replies on node 0.
 
         An interrupt is raised when that is so. A second one ends the job, and so does
         `look_about` when it raises `Expired`: no rank of another node can be ended.
@@ -224,7 +224,7 @@ class Cluster:
         then: Callable[[Headers], object] | None = None,
         is_short: bool = False,
     ) -> Headers:
-        """Meet the others, return what they say; raise Aborted if one has given up.
+        """Meet the others, return what they say; raise Aborted if one gave up.
 
         `then` has the collectives that follow, given the headers: see `Link.go`.
         """

@@ -24,12 +24,10 @@ Kind: TypeAlias = Literal["replicated", "local", "sharded", "unknown"]
 
 @dataclass(frozen=True)
 class Holding:
-    """What the ranks hold of a shared variable, and `since` when.
+    """What the ranks hold of a shared variable, and `since` when."""
 
-    The same value on all ranks; a value of each rank's own; the rows of a whole that
-    was scattered; or what nothing is known of.
-    """
-
+    # The same value on all ranks; a value of each rank's own; the rows of a whole that
+    # was scattered; or what nothing is known of.
     kind: Kind
     since: str
     # From how many rows each rank's own value was computed; how many its part has.

@@ -65,10 +65,7 @@ def serve(cluster: Cluster) -> int:
 
 
 class _Last:
-    """The last command, which may come again with other values in its arrays.
-
-    Then the arguments are the same objects, by which ranks know that it is the same.
-    """
+    """The last command, whose arguments are the same objects if it comes again."""
 
     def __init__(self) -> None:
         self._data = b""

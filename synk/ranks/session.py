@@ -183,10 +183,8 @@ class Session(Lifetime):
         return Outcome(result, replies + others, own)
 
     def _join_or_alarm(self, error: BaseException | None) -> list[Any]:
-        """Wait for the ranks' replies; if one has failed, other nodes are told at once.
-
-        If it was the master's own share, before that.
-        """
+        """Wait for the ranks' replies; tell other nodes at once if one has failed."""
+        # If it was the master's own share, before that.
         if error is not None:
             self.cluster.give_alarm()
             return self._join(error)
@@ -200,10 +198,8 @@ class Session(Lifetime):
                 self.cluster.give_alarm()
 
     def _join(self, error: BaseException | None) -> list[Any]:
-        """Wait for the ranks' replies, after `error` in the master's own share, if any.
-
-        An interrupt makes the ranks stop: what is no `Exception`, or raised here.
-        """
+        """Wait for the replies, after `error` in the master's own share, if any."""
+        # An interrupt makes the ranks stop: what is no `Exception`, or raised here.
         if self.state != "running":  # a rank died, or a signal handler closed synk
             raise error or StateError(CLOSED)
         try:
@@ -237,10 +233,8 @@ class Session(Lifetime):
             raise
 
     def _timed_out(self, expired: Expired) -> RankTimeout:
-        """Kill the ranks, one of which was waited for too long, and say where it was.
-
-        An interrupt kills them as well.
-        """
+        """Kill the ranks, one of which took too long, and say where it was."""
+        # An interrupt kills them as well.
         pending, stacks = self.pool.channel.pending(), ""
         if not pending:
             self.pool.channel.join()

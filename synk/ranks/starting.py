@@ -134,10 +134,8 @@ def check_count(what: str, value: int, least: int = 1) -> int:
 
 
 def warn_of_copies() -> None:
-    """Warn in the second of the processes in which a launcher runs the script itself.
-
-    It knows nothing of synk there: each copy forks ranks of its own, and does all.
-    """
+    """Warn in the second of the processes in which a launcher runs the script."""
+    # It knows nothing of synk there: each copy forks ranks of its own, and does all.
     found = copies()
     if found is None or found.rank != 1:
         return
@@ -251,12 +249,10 @@ _JAX_NAMES = (
 
 
 class ScriptSeeds(NamedTuple):
-    """What the global generators of ranks other than 0 follow from, beside the rank.
+    """What the global generators of ranks other than 0 follow from, beside the rank."""
 
-    They would be a copy in every process that is forked, and an Op that draws from
-    ``np.random`` would add the same noise on all ranks. Rank 0 keeps the script's.
-    """
-
+    # They would be a copy in every process that is forked, and an Op that draws from
+    # ``np.random`` would add the same noise on all ranks. Rank 0 keeps the script's.
     numpy: int
     python: int
     # How often these ranks have been started again: they are not to draw once more what

@@ -40,10 +40,8 @@ def master_states(streams: Sequence[CommonStream]) -> list[State]:
 
 
 def lead_on(streams: Sequence[CommonStream]) -> None:
-    """Have the user's variables go on where the common streams of a launch have ended.
-
-    After an error that is where they are when it has been undone.
-    """
+    """Have the user's variables go on where a launch's common streams have ended."""
+    # After an error that is where they are when it has been undone.
     for stream in streams:
         bits = host.get_value(stream.common).bit_generator
         _set_state(stream.source, type(bits), bits.state)

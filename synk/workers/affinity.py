@@ -121,11 +121,9 @@ class Confinement:
 
     @contextlib.contextmanager
     def on_all_cores(self) -> Iterator[None]:
-        """Have a library start as many threads as there are cores, in a ``with`` block.
-
-        They are confined afterwards, unless the process has all cores now: pinned to
-        fewer they take no longer, and `widen` lets them have all.
-        """
+        """Have a library start as many threads as there are cores, in a block."""
+        # They are confined afterwards, unless the process has all cores now: pinned to
+        # fewer they take no longer, and `widen` lets them have all.
         self.unpin_thread()
         try:
             yield

@@ -22,14 +22,13 @@ _LONGEST = 300
 
 
 class Failure:
-    """An exception on a rank, as it travels to the master.
-
-    `where` is for a note on it: on which rank, in what; "" if it has one.
-    """
+    """An exception on a rank, as it travels to the master."""
 
     def __init__(self, error: BaseException, where: str, rank: int) -> None:
         self.time = monotonic_ns()  # by a clock that all processes share
-        self.rank, self.where, self.kind = rank, where, _kind_of(error)
+        # For a note: on which rank, in what; "" if it has one.
+        self.where = where
+        self.rank, self.kind = rank, _kind_of(error)
         self.text, self.summary = _shown(error)
         # Then the rank has not failed by itself.
         self.aborted = isinstance(error, Aborted)

@@ -188,10 +188,8 @@ class Zygote:
             raise WorkerDied(-1, self.pid, self._reap()) from None
 
     def _write(self) -> None:
-        """Write what the pipe takes of a request; it is always known how much that is.
-
-        Half a request spoils all that come after it.
-        """
+        """Write what the pipe takes of a request; how much that is stays known."""
+        # Half a request spoils all that come after it.
         assert self._requests is not None
         self._written += self._requests.write(self._request[self._written :]) or 0
 
