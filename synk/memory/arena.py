@@ -41,6 +41,10 @@ class Arena:
 
     def put(self, arrays: Sequence[np.ndarray]) -> list[Window]:
         """Copy arrays into the arena, over what was there; return their windows."""
+        if not arrays:  # all stays as it is; most calls of a loop have none
+            if self._is_large:
+                self._count(0)
+            return []
         places, windows = self.room([(array.dtype, array.shape) for array in arrays])
         for place, array in zip(places, arrays, strict=True):
             place[...] = array
@@ -48,11 +52,11 @@ class Arena:
 
     def room(self, kinds: list) -> tuple[list[np.ndarray], list[Window]]:
         """Make room for arrays, over what was there; return places and windows."""
-        # `kinds` has a dtype and a shape for each; where it is empty all stays as it
-        # is.
-        if kinds and kinds != self._layout[0]:  # calls mostly bring the same again
+        # `kinds` has a dtype and a shape for each. They and what follows from them are
+        # replaced as one: an interrupt leaves the layout of before, or the new one.
+        if kinds != self._layout[0]:  # calls in a loop mostly bring the same again
             self._layout = kinds, *self._lay_out(kinds)
-        _, places, windows, nbytes = self._layout if kinds else _NOTHING
+        _, places, windows, nbytes = self._layout
         if self._is_large:
             self._count(nbytes)
         return places, windows

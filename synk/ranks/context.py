@@ -218,8 +218,11 @@ class RankContext:
             array = np.asarray(value)
             if can_lie_here(array):
                 arrays[key] = array
-        windows = self.outbox.put([*arrays.values()])
-        return {**values, **dict(zip(arrays, windows, strict=True))}
+        found = self.outbox.put([*arrays.values()])
+        if not found:  # as in most calls of a loop
+            return values
+        windows = dict(zip(arrays, found, strict=True))
+        return windows if len(windows) == len(values) else {**values, **windows}
 
     # -- what the script has given up
 

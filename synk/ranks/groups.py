@@ -122,6 +122,7 @@ class Leaders:
         """Have a leader that is free compute; wait until one is."""
         leader, call = self._free.get(), next(self._calls)
         try:
+            # One call at a time has this connection: it is in `_free` otherwise.
             leader.send((call, args))
             answered = -1
             while answered != call:  # an interrupt may have left another's answer
@@ -163,7 +164,9 @@ def _lead(
 ) -> None:
     """Compute what threads of the script ask for, until it closes the connection."""
     forget_handlers()
-    for other in others:  # whose ends are to be seen when the script closes them
+    # A connection ends when its last copy is closed, and a fork has copied those of the
+    # leaders before: as long as this one had them, those would not see its end.
+    for other in others:
         other.close()
     groups.lead()
     while True:

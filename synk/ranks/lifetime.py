@@ -177,7 +177,8 @@ class Lifetime:
         try:
             proc.let_ranks_in()
             control = Control(size, spin)
-            # Held by the session before anything is done that has to be undone.
+            # Held by the session before anything is done that has to be undone: what
+            # fails from here on, `_end` finds by it, however far this has come.
             self._pool = pool = Pool(self.asked, control, Records(size))
             pool.kills = OomKills()
             pool.seeds = ScriptSeeds.of_this_process(self._comebacks)

@@ -106,6 +106,8 @@ class Session(Lifetime):
         """Run a command on the ranks of this node, and from node 0 on all others."""
         pool, context = self.pool, self.context
         try:
+            # From here on other threads are told that calls come one at a time, and
+            # code of this one, an Op's or a signal handler's, that it is inside.
             self._in_command = threading.get_ident()
             # A rank may have died in the meantime. One that has replied just now has
             # not, or whoever waits for it finds out.

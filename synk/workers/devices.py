@@ -187,8 +187,8 @@ def find_gpus() -> list[GPU]:
         return [
             GPU(
                 index,
-                _uuid(nvml, gpu),
-                _text(nvml.nvmlDeviceGetName(gpu)),
+                nvml.nvmlDeviceGetUUID(gpu),
+                nvml.nvmlDeviceGetName(gpu),
                 nvml.nvmlDeviceGetMemoryInfo(gpu).total,
                 _cores(nvml, gpu),
             )
@@ -203,7 +203,7 @@ def driver() -> tuple[str, str] | None:
             return None
         cuda = nvml.nvmlSystemGetCudaDriverVersion()
         text = f"{cuda // 1000}.{cuda % 1000 // 10}"
-        return _text(nvml.nvmlSystemGetDriverVersion()), text
+        return nvml.nvmlSystemGetDriverVersion(), text
 
 
 def peer_access(gpus: list[GPU]) -> list[list[bool]]:
@@ -263,9 +263,10 @@ def _visible(nvml: Any) -> list[Any]:
     handles: dict[str, Any] = {}
     for entry in map(str.strip, chosen.split(",")):
         handle = _named(nvml, every, entry)
-        if handle is None or _uuid(nvml, handle) in handles:
+        uuid = None if handle is None else nvml.nvmlDeviceGetUUID(handle)
+        if uuid is None or uuid in handles:
             break
-        handles[_uuid(nvml, handle)] = handle
+        handles[uuid] = handle
     return list(handles.values())
 
 
@@ -280,7 +281,7 @@ def _named(nvml: Any, every: list[Any], entry: str) -> Any:
             return None
     if not entry.startswith("GPU-"):
         return None
-    found = [gpu for gpu in every if _uuid(nvml, gpu).startswith(entry)]
+    found = [gpu for gpu in every if nvml.nvmlDeviceGetUUID(gpu).startswith(entry)]
     return found[0] if len(found) == 1 else None
 
 
@@ -297,11 +298,3 @@ def _cores(nvml: Any, gpu: Any) -> tuple[int, ...]:
 
 _READ = 0
 """NVML_P2P_CAPS_INDEX_READ, which nvidia-ml-py has as a tuple by mistake."""
-
-
-def _uuid(nvml: Any, gpu: Any) -> str:
-    return _text(nvml.nvmlDeviceGetUUID(gpu))
-
-
-def _text(value: str | bytes) -> str:
-    return value.decode() if isinstance(value, bytes) else value
