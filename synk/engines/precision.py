@@ -207,7 +207,7 @@ class ConvertFactors(GraphRewriter):
         short = {image: Convert(self._dtype, keep=True)(image) for image in images}
         for node in products:
             for i, factor in enumerate(node.inputs):
-                if getattr(node.op, "shaped_like", None) == i:
+                if i in getattr(node.op, "UNCONNECTED", ()):
                     continue  # only its shape counts
                 if factor.type.dtype == "float32":
                     found = self._shortened(factor, short)

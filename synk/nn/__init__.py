@@ -15,7 +15,6 @@ from .activations import (
     sigmoid_binary_crossentropy,
     softmax,
 )
-from .base import set_kernels
 from .batchnorm import (
     batch_normalization_test,
     batch_normalization_train,
@@ -56,7 +55,6 @@ __all__ = [
     "pool_3d",
     "relu",
     "selu",
-    "set_kernels",
     "sigmoid_binary_crossentropy",
     "softmax",
 ]

@@ -7,6 +7,7 @@ from typing import Any
 import pytensor.tensor as pt
 
 from .base import as_floats, number_like
+from .pool import sizes_of
 from .poolops import Pool
 from .windows import as_int, as_ints
 
@@ -201,6 +202,7 @@ def local_response_normalization(
     if width < 1 or width % 2 == 0:
         raise ValueError(f"n must be odd, got {n}")
     x = as_floats(inputs)[0]
-    over_channels = Pool((width, 1, 1), (1, 1, 1), (width // 2, 0, 0), True, "sum")
+    sizes = (width, 1, 1), (1, 1, 1), (width // 2, 0, 0)
+    over_channels = Pool(3, True, "sum")(pt.sqr(x), sizes_of(*sizes))
     alpha, k, beta = (number_like(value, x) for value in (alpha, k, beta))
-    return x / (k + alpha * over_channels(pt.sqr(x))) ** beta
+    return x / (k + alpha * over_channels) ** beta

@@ -18,34 +18,39 @@ from math import prod
 from typing import Any
 
 from ..workers.affinity import allowed_cores
+from .numpy_kernels import cut
 from .windows import ConvOp
 
 
 def outputs(op: ConvOp, x: Any, w: Any) -> Any:
     """Return the outputs from inputs (batch, channels, *image) and filters."""
-    if _is_for_outputs(op, x, w):
+    filters, channels = w.shape[:2]
+    pixels = prod(w.shape[2:])
+    is_small = filters <= 16 or (channels > 1 and filters * pixels <= 64 * 9)
+    if _by_image(op, x, w) and (pixels == 1 or (channels <= 4 and is_small)):
         return _outputs_by_image(op, x, w)
     return _correlation(op, x, w)
 
 
 def inputs(op: ConvOp, x: Any, w: Any, y: Any) -> Any:
     """Return the adjoint in the inputs, of which x has the shape."""
-    import jax
-
-    if _is_for_inputs(op, x, w):
+    if _by_image(op, x, w) and (w.shape[1] <= 8 or prod(w.shape[2:]) == 1):
         return _inputs_by_image(op, x, w, y)
-    shape = jax.ShapeDtypeStruct(x.shape, y.dtype)
-    return jax.linear_transpose(lambda x: _correlation(op, x, w), shape)(y)[0]
+    return _adjoint(lambda x: _correlation(op, x, w), x, y)
 
 
 def filters(op: ConvOp, x: Any, w: Any, y: Any) -> Any:
     """Return the adjoint in the filters, of which w has the shape."""
+    if _by_image(op, x, w) and (w.shape[0] >= 32 or prod(w.shape[2:]) <= 9):
+        return _filters_by_image(op, x, w, y)
+    return _adjoint(lambda w: _correlation(op, x, w), w, y)
+
+
+def _adjoint(linear: Callable, like: Any, y: Any) -> Any:
+    """Return y by the adjoint of a function of what has a shape like `like`."""
     import jax
 
-    if _is_for_filters(op, x, w):
-        return _filters_by_image(op, x, w, y)
-    shape = jax.ShapeDtypeStruct(w.shape, y.dtype)
-    return jax.linear_transpose(lambda w: _correlation(op, x, w), shape)(y)[0]
+    return jax.linear_transpose(linear, jax.ShapeDtypeStruct(like.shape, y.dtype))(y)[0]
 
 
 def _correlation(op: ConvOp, x: Any, w: Any) -> Any:
@@ -79,25 +84,8 @@ _PLACES = 64
 """Of windows in an image: of fewer the filters are read again and again."""
 
 
-def _is_for_outputs(op: ConvOp, x: Any, w: Any) -> bool:
-    """Tell whether outputs are faster like this."""
-    filters, channels = w.shape[:2]
-    pixels = prod(w.shape[2:])
-    is_small = filters <= 16 or (channels > 1 and filters * pixels <= 64 * 9)
-    return _can_be_by_image(op, x, w) and (pixels == 1 or (channels <= 4 and is_small))
-
-
-def _is_for_inputs(op: ConvOp, x: Any, w: Any) -> bool:
-    """Tell whether the adjoint in the inputs is faster like this."""
-    return _can_be_by_image(op, x, w) and (w.shape[1] <= 8 or prod(w.shape[2:]) == 1)
-
-
-def _is_for_filters(op: ConvOp, x: Any, w: Any) -> bool:
-    """Tell whether the adjoint in the filters is faster like this."""
-    return _can_be_by_image(op, x, w) and (w.shape[0] >= 32 or prod(w.shape[2:]) <= 9)
-
-
-def _can_be_by_image(op: ConvOp, x: Any, w: Any) -> bool:
+def _by_image(op: ConvOp, x: Any, w: Any) -> bool:
+    """Tell whether it can be done image by image, and may be faster."""
     import jax
 
     is_whole = op.groups == 1 and x.dtype in ("float32", "float64")
@@ -109,7 +97,6 @@ def _can_be_by_image(op: ConvOp, x: Any, w: Any) -> bool:
 
 
 def _outputs_by_image(op: ConvOp, x: Any, w: Any) -> Any:
-    """Return the outputs from inputs (batch, channels, *image) and filters."""
     from jax import lax
 
     windows, by_rows = _windows(op, x, w), w.reshape(w.shape[0], -1)
@@ -118,7 +105,6 @@ def _outputs_by_image(op: ConvOp, x: Any, w: Any) -> Any:
 
 
 def _inputs_by_image(op: ConvOp, x: Any, w: Any, y: Any) -> Any:
-    """Return the adjoint in the inputs, of which x has the shape."""
     import jax
 
     image = jax.ShapeDtypeStruct(x.shape[1:], y.dtype)
@@ -132,7 +118,6 @@ def _inputs_by_image(op: ConvOp, x: Any, w: Any, y: Any) -> Any:
 
 
 def _filters_by_image(op: ConvOp, x: Any, w: Any, y: Any) -> Any:
-    """Return the adjoint in the filters, of which w has the shape."""
     import jax.numpy as jnp
     from jax import lax
 
@@ -166,9 +151,7 @@ def _windows(op: ConvOp, x: Any, w: Any) -> Callable[[Any], Any]:
         found = []
         for offset in offsets:
             starts = [i * d for i, d in zip(offset, op.dilation, strict=True)]
-            axes = zip(starts, op.stride, places, strict=True)
-            cuts = [slice(i, i + s * (n - 1) + 1, s) for i, s, n in axes]
-            found.append(image[:, *cuts])
+            found.append(image[:, *cut(starts, places, op.stride)])
         return jnp.stack(found, 1).reshape(len(image) * len(offsets), -1)
 
     return windows

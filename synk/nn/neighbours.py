@@ -3,235 +3,126 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pytensor.tensor as pt
-from pytensor.graph.basic import Apply, Variable
-from pytensor.tensor.type import TensorType
+from pytensor.graph.basic import Variable
 
 from .base import KernelOp, as_floats
 from .convops import of_shape
+from .numpy_kernels import cut
 from .windows import as_ints
-
-
-class Margins(KernelOp):
-    """Images with a margin, of zeros or of what is on the other side.
-
-    Parameters
-    ----------
-    margin : (int, int)
-        Rows and columns at each end.
-    wrap : bool
-    """
-
-    __props__ = ("margin", "wrap")
-
-    def __init__(self, margin: tuple[int, ...], wrap: bool) -> None:
-        self.margin = margin
-        self.wrap = wrap
-
-    def make_node(self, *inputs: Any) -> Apply:
-        """Apply the Op to images (batch, channels, rows, columns)."""
-        (x,) = as_floats(*inputs)
-        sizes = zip(x.type.shape[2:], self.margin, strict=True)
-        image = [None if n is None else n + 2 * m for n, m in sizes]
-        shape = (*x.type.shape[:2], *image)
-        return Apply(self, [x], [TensorType(x.type.dtype, shape)()])
-
-    def symbolic_shape(self, input_shapes: Sequence) -> Sequence:
-        """Return the shape of the result, symbolic."""
-        batch, channels, rows, columns = input_shapes[0]
-        down, along = self.margin
-        return (batch, channels, rows + 2 * down, columns + 2 * along)
-
-    def _pad(self, module: Any, x: Any) -> Any:
-        margins = [(0, 0), (0, 0), *((m, m) for m in self.margin)]
-        return module.pad(x, margins, mode="wrap" if self.wrap else "constant")
-
-    def numpy_kernel(self, *arrays: np.ndarray) -> np.ndarray:
-        """Compute by numpy."""
-        return self._pad(np, *arrays)
-
-    def jax_kernel(self, *arrays: Any) -> Any:
-        """Compute by JAX."""
-        import jax.numpy as jnp
-
-        return self._pad(jnp, *arrays)
-
-    def gradients(
-        self, inputs: Sequence[Variable], output: Variable, cotangent: Variable
-    ) -> list[Variable | None]:
-        """Return the margins folded back."""
-        return [MarginsFolded(self.margin, self.wrap)(cotangent)]
-
-
-class MarginsFolded(Margins):
-    """The adjoint: margins taken off, and added to the other side if they wrap."""
-
-    def make_node(self, *inputs: Any) -> Apply:
-        """Apply the Op to images with a margin."""
-        (x,) = as_floats(*inputs)
-        sizes = zip(x.type.shape[2:], self.margin, strict=True)
-        image = [None if n is None else n - 2 * m for n, m in sizes]
-        shape = (*x.type.shape[:2], *image)
-        return Apply(self, [x], [TensorType(x.type.dtype, shape)()])
-
-    def symbolic_shape(self, input_shapes: Sequence) -> Sequence:
-        """Return the shape of the result, symbolic."""
-        batch, channels, rows, columns = input_shapes[0]
-        down, along = self.margin
-        return (batch, channels, rows - 2 * down, columns - 2 * along)
-
-    def numpy_kernel(self, *arrays: np.ndarray) -> np.ndarray:
-        """Compute an axis at a time."""
-        (g,) = arrays
-        for axis, margin in zip((2, 3), self.margin, strict=True):
-            g = self._folded(g.swapaxes(0, axis), margin).swapaxes(0, axis)
-        return g
-
-    def _folded(self, g: np.ndarray, margin: int) -> np.ndarray:
-        if not margin:
-            return g
-        inner = g[margin:-margin].copy()
-        if self.wrap:
-            # A margin is at most as wide as what it surrounds; see np.pad.
-            inner[-margin:] += g[:margin]
-            inner[:margin] += g[-margin:]
-        return inner
-
-    def jax_kernel(self, *arrays: Any) -> Any:
-        """Compute as JAX derives it."""
-        import jax
-
-        (g,) = arrays
-        image = [n - 2 * m for n, m in zip(g.shape[2:], self.margin, strict=True)]
-        shape = jax.ShapeDtypeStruct((*g.shape[:2], *image), g.dtype)
-        return jax.linear_transpose(super().jax_kernel, shape)(g)[0]
-
-    def gradients(
-        self, inputs: Sequence[Variable], output: Variable, cotangent: Variable
-    ) -> list[Variable | None]:
-        """Return the adjoint."""
-        return [Margins(self.margin, self.wrap)(cotangent)]
-
 
 _MODES = ("valid", "ignore_borders", "wrap_centered", "half", "full")
 
 
+def _chosen(op: Patches, x: Any) -> Any:
+    """Return patches of images, of numpy's arrays or JAX's."""
+    rows, columns = op.places(x.shape)
+    return x[:, :, rows, columns].reshape(-1, op.pixels)
+
+
+def _sum(op: Patches, x: np.ndarray, patches: np.ndarray) -> np.ndarray:
+    """Return the sum of patches, a pixel of theirs at a time."""
+    counts = op.grid(x.shape)
+    patches = patches.reshape(*x.shape[:2], *counts, *op.size)
+    total = np.zeros(x.shape, patches.dtype)
+    for at in np.ndindex(op.size):
+        total[:, :, *cut(at, counts, op.step)] += patches[..., *at]
+    return total
+
+
+def _sum_in_jax(op: Patches, x: Any, patches: Any) -> Any:
+    import jax.numpy as jnp
+
+    rows, columns = op.places(x.shape)
+    shape = (*x.shape[:2], *np.broadcast_shapes(rows.shape, columns.shape))
+    total = jnp.zeros(x.shape, patches.dtype)
+    return total.at[:, :, rows, columns].add(patches.reshape(shape))
+
+
+@dataclass(eq=False, repr=False)
 class Patches(KernelOp):
-    """Patches of images, one in a row; the adjoint of `PatchesSum`.
+    """Patches of images (batch, channels, rows, columns), one in each row."""
 
-    Parameters
-    ----------
-    shape, step : (int, int)
-    exact : bool
-        To refuse images that patches do not fill.
-    """
+    size: tuple[int, ...]
+    """Rows and columns of a patch."""
+    step: tuple[int, ...]
+    """The distance between patches."""
+    exact: bool
+    """To raise if patches do not fill the images."""
 
-    __props__ = ("shape", "step", "exact")
+    __props__ = ("size", "step", "exact")
+    KERNELS = _chosen, _chosen
 
-    def __init__(
-        self, shape: tuple[int, ...], step: tuple[int, ...], exact: bool
-    ) -> None:
-        self.shape = shape
-        self.step = step
-        self.exact = exact
+    @property
+    def pixels(self) -> int:
+        """Of a patch."""
+        return self.size[0] * self.size[1]
 
-    def make_node(self, *inputs: Any) -> Apply:
-        """Apply the Op to images (batch, channels, rows, columns)."""
-        (x,) = as_floats(*inputs)
+    def checked(self, *variables: Any) -> list[Any]:
+        """Return images, with enough axes, and maybe patches."""
+        x, *patches = super().checked(*variables)
         if x.type.ndim != 4:
             raise TypeError(f"images have 4 axes, got {x} with {x.type.ndim}")
-        shape = (None, self.shape[0] * self.shape[1])
-        return Apply(self, [x], [TensorType(x.type.dtype, shape)()])
+        return [x, *patches]
 
-    def grid(self, x: Sequence[int]) -> tuple[int, int]:
+    def grid(self, x: Sequence) -> tuple[Any, Any]:
         """Return the number of patches along rows and columns."""
-        for size, patch, step in zip(x[2:], self.shape, self.step, strict=True):
-            if size < patch or (self.exact and (size - patch) % step):
+        for n, patch, step in zip(x[2:], self.size, self.step, strict=True):
+            leaves = isinstance(n, int) and (n < patch or (n - patch) % step != 0)
+            if leaves and (self.exact or n < patch):
                 raise ValueError(
-                    f"patches of {self.shape} at steps of {self.step} do not fill"
+                    f"patches of {self.size} at steps of {self.step} do not fill"
                     f" images of {tuple(x[2:])}"
                 )
-        rows = (x[2] - self.shape[0]) // self.step[0] + 1
-        return rows, (x[3] - self.shape[1]) // self.step[1] + 1
+        rows = (x[2] - self.size[0]) // self.step[0] + 1
+        return rows, (x[3] - self.size[1]) // self.step[1] + 1
 
-    def symbolic_shape(self, input_shapes: Sequence) -> Sequence:
-        """Return the shape of the result, symbolic."""
-        batch, channels, rows, columns = input_shapes[0]
-        down = (rows - self.shape[0]) // self.step[0] + 1
-        along = (columns - self.shape[1]) // self.step[1] + 1
-        pixels = self.shape[0] * self.shape[1]
-        return (batch * channels * down * along, pt.constant(pixels, dtype="int64"))
+    def shape(self, *shapes: Sequence) -> Sequence:
+        """Return the shape of the patches."""
+        batch, channels, *_ = shapes[0]
+        down, along = self.grid(shapes[0])
+        return (batch * channels * down * along, self.pixels)
+
+    def static_shape(self, *shapes: Sequence) -> Sequence:
+        """Return the number of pixels."""
+        return (None, self.pixels)
 
     def places(self, x: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
         """Return rows and columns of the pixels of all patches; they broadcast."""
         down, along = self.grid(x)
-        rows = np.arange(down)[:, None] * self.step[0] + np.arange(self.shape[0])
-        columns = np.arange(along)[:, None] * self.step[1] + np.arange(self.shape[1])
+        rows = np.arange(down)[:, None] * self.step[0] + np.arange(self.size[0])
+        columns = np.arange(along)[:, None] * self.step[1] + np.arange(self.size[1])
         return rows[:, None, :, None], columns[None, :, None, :]
-
-    def numpy_kernel(self, *arrays: np.ndarray) -> np.ndarray:
-        """Compute by indexing."""
-        return self.jax_kernel(*arrays)
-
-    def jax_kernel(self, *arrays: Any) -> Any:
-        """Compute by indexing."""
-        (x,) = arrays
-        rows, columns = self.places(x.shape)
-        return x[:, :, rows, columns].reshape(-1, self.shape[0] * self.shape[1])
 
     def gradients(
         self, inputs: Sequence[Variable], output: Variable, cotangent: Variable
     ) -> list[Variable | None]:
         """Return the adjoint."""
-        adjoint = PatchesSum(self.shape, self.step, self.exact)
+        adjoint = PatchesSum(self.size, self.step, self.exact)
         return [adjoint(inputs[0], cotangent)]
 
 
 class PatchesSum(Patches):
     """Images, of a template's shape, to which patches are added."""
 
-    shaped_like = 0
+    KERNELS = _sum, _sum_in_jax
+    UNCONNECTED = (0,)
 
-    def make_node(self, *inputs: Any) -> Apply:
-        """Apply the Op to images (for their shape) and patches."""
-        x, patches = as_floats(*inputs)
-        return Apply(self, [x, patches], [TensorType(x.type.dtype, x.type.shape)()])
-
-    def symbolic_shape(self, input_shapes: Sequence) -> Sequence:
+    def shape(self, *shapes: Sequence) -> Sequence:
         """Return the shape of the images."""
-        return input_shapes[0]
+        return shapes[0]
 
-    def numpy_kernel(self, *arrays: np.ndarray) -> np.ndarray:
-        """Compute a pixel of the patches at a time."""
-        x, patches = arrays
-        down, along = self.grid(x.shape)
-        patches = patches.reshape(*x.shape[:2], down, along, *self.shape)
-        total = np.zeros(x.shape, patches.dtype)
-        for i in range(self.shape[0]):
-            rows = slice(i, i + (down - 1) * self.step[0] + 1, self.step[0])
-            for j in range(self.shape[1]):
-                columns = slice(j, j + (along - 1) * self.step[1] + 1, self.step[1])
-                total[:, :, rows, columns] += patches[..., i, j]
-        return total
-
-    def jax_kernel(self, *arrays: Any) -> Any:
-        """Compute by adding at indices."""
-        import jax.numpy as jnp
-
-        x, patches = arrays
-        rows, columns = self.places(x.shape)
-        shape = (*x.shape[:2], *np.broadcast_shapes(rows.shape, columns.shape))
-        total = jnp.zeros(x.shape, patches.dtype)
-        return total.at[:, :, rows, columns].add(patches.reshape(shape))
+    static_shape = shape
 
     def gradients(
         self, inputs: Sequence[Variable], output: Variable, cotangent: Variable
     ) -> list[Variable | None]:
         """Return the adjoint."""
-        return [None, Patches(self.shape, self.step, self.exact)(cotangent)]
+        return [None, Patches(self.size, self.step, self.exact)(cotangent)]
 
 
 def images2neibs(
@@ -275,9 +166,23 @@ def images2neibs(
         margin = (shape[0] - 1, shape[1] - 1)
     if mode == "wrap_centered" and not (shape[0] % 2 and shape[1] % 2):
         raise ValueError(f"'wrap_centered' needs patches of odd size, got {shape}")
-    if any(margin):
-        ten4 = Margins(margin, mode == "wrap_centered")(ten4)
-    return Patches(shape, step, mode == "valid")(ten4)
+    (images,) = as_floats(ten4)
+    for axis, width in enumerate(margin, 2):
+        images = _with_margin(images, axis, width, mode == "wrap_centered")
+    return Patches(shape, step, mode == "valid")(images)
+
+
+def _with_margin(x: Any, axis: int, width: int, wrap: bool) -> Any:
+    """Return images with a margin of zeros, or of what is on the other side."""
+    if width == 0 or x.type.ndim != 4:
+        return x
+    length = x.shape[axis]
+    if wrap:
+        return pt.take(x, pt.arange(-width, length + width) % length, axis)
+    sizes = [*x.shape]
+    sizes[axis] = width
+    zeros = pt.zeros(sizes, x.type.dtype)
+    return pt.concatenate([zeros, x, zeros], axis)
 
 
 def neibs2images(

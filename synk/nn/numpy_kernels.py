@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .windows import ConvOp, Pads, PoolOp
+from .windows import ConvOp, Pads, Pooling
 
 Shape = Sequence[int]
 
@@ -25,9 +25,9 @@ _BLOCK = 2**21
 """Bytes of columns at a time: about what a core's cache holds."""
 
 
-def outputs(op: ConvOp, x: np.ndarray, w: np.ndarray, shape: Shape) -> np.ndarray:
+def outputs(op: ConvOp, x: np.ndarray, w: np.ndarray) -> np.ndarray:
     """Return the outputs from inputs (batch, channels, *image) and filters."""
-    y = np.empty(shape, x.dtype)
+    y = np.empty(op.outputs_shape(x.shape, w.shape), x.dtype)
     matrices = _matrices(op, w)
     padded = pad(x, op.pads(w.shape))
     for block in _blocks(op, w.shape, y):
@@ -35,28 +35,29 @@ def outputs(op: ConvOp, x: np.ndarray, w: np.ndarray, shape: Shape) -> np.ndarra
     return y
 
 
-def inputs(op: ConvOp, x: Shape, w: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """Return the adjoint in the inputs, whose shape is `x`."""
-    pads = op.pads(w.shape)
-    sizes = [size + sum(ends) for size, ends in zip(x[2:], pads, strict=True)]
-    padded = np.zeros((*x[:2], *sizes), y.dtype)
+def inputs(op: ConvOp, x: np.ndarray, w: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """Return the adjoint in the inputs, of which x has the shape."""
+    axes = list(zip(x.shape[2:], op.pads(w.shape), strict=True))
+    sizes = [size + low + high for size, (low, high) in axes]
+    padded = np.zeros((*x.shape[:2], *sizes), y.dtype)
     matrices = _matrices(op, w).swapaxes(1, 2)
     for block in _blocks(op, w.shape, np.ascontiguousarray(y)):
         np.matmul(matrices, block.outputs, out=block.matrix)
         block.scatter(padded)
-    inner = (slice(p[0], p[0] + n) for n, p in zip(x[2:], pads, strict=True))
-    return padded[(slice(None), slice(None), *inner)]
+    inner: Any = [slice(low, low + size) for size, (low, _) in axes]
+    return padded[:, :, *inner]
 
 
-def filters(op: ConvOp, x: np.ndarray, w: Shape, y: np.ndarray) -> np.ndarray:
-    """Return the adjoint in the filters, whose shape is `w`."""
-    total = np.zeros((op.groups, w[0] // op.groups, prod(w[1:])), y.dtype)
-    padded = pad(x, op.pads(w))
-    for block in _blocks(op, w, np.ascontiguousarray(y)):
+def filters(op: ConvOp, x: np.ndarray, w: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """Return the adjoint in the filters, of which w has the shape."""
+    filters, *others = w.shape
+    total = np.zeros((op.groups, filters // op.groups, prod(others)), y.dtype)
+    padded = pad(x, op.pads(w.shape))
+    for block in _blocks(op, w.shape, np.ascontiguousarray(y)):
         columns = block.gather(padded).swapaxes(2, 3)
         for result, matrix in zip(block.outputs, columns, strict=True):
             total += np.matmul(result, matrix)
-    return _flipped(op, total.reshape(w))
+    return _flipped(op, total.reshape(w.shape))
 
 
 def pad(x: np.ndarray, pads: Pads, fill: float = 0) -> np.ndarray:
@@ -130,18 +131,21 @@ def _blocks(op: ConvOp, w: Shape, y: np.ndarray) -> Iterator[_Block]:
 
 
 def _windows(op: ConvOp, window: Shape, first: int, pixels: Shape) -> Iterator[tuple]:
-    firsts = (first, *(0,) * (op.ndim - 1))
-    axes = list(zip(op.dilation, firsts, pixels, op.stride, strict=True))
+    """Yield each place in windows, and where it lies in images, from a row on."""
+    start = [first * op.stride[0], *[0] * (op.ndim - 1)]
     for at in product(*map(range, window)):
-        starts = [i * d + f * s for i, (d, f, _, s) in zip(at, axes, strict=True)]
-        where = tuple(
-            slice(start, start + (n - 1) * s + 1, s)
-            for start, (_, _, n, s) in zip(starts, axes, strict=True)
-        )
-        yield (slice(None), slice(None), *at), where
+        axes = zip(at, op.dilation, start, strict=True)
+        places = [i * d + before for i, d, before in axes]
+        yield (slice(None), slice(None), *at), cut(places, pixels, op.stride)
 
 
-def pool(op: PoolOp, x: np.ndarray) -> np.ndarray:
+def cut(places: Shape, lengths: Shape, strides: Shape) -> tuple[slice, ...]:
+    """Return where for each window the pixel at some place in it is, in an image."""
+    axes = zip(places, lengths, strides, strict=True)
+    return tuple(slice(i, i + (n - 1) * s + 1, s) for i, n, s in axes)
+
+
+def pool(op: Pooling, x: np.ndarray) -> np.ndarray:
     """Return the maximum, sum or average of each window."""
     fill = -np.inf if op.mode == "max" else 0
     y = np.full((*x.shape[: -op.ndim], *op.pooled(x.shape)), fill, x.dtype)
@@ -156,7 +160,7 @@ def pool(op: PoolOp, x: np.ndarray) -> np.ndarray:
     return op.averaged(y, x.shape)
 
 
-def grad(op: PoolOp, x: np.ndarray, y: np.ndarray, g: np.ndarray) -> np.ndarray:
+def grad(op: Pooling, x: np.ndarray, y: np.ndarray, g: np.ndarray) -> np.ndarray:
     """Return g, the gradient by y, spread over the pixels that y depends on."""
     margins = op.margins(x.shape)
     padded = pad(x, margins, -np.inf) if op.mode == "max" else x
@@ -168,7 +172,7 @@ def grad(op: PoolOp, x: np.ndarray, y: np.ndarray, g: np.ndarray) -> np.ndarray:
     return total[(..., *inner)]
 
 
-def pick(op: PoolOp, x: np.ndarray, y: np.ndarray, v: np.ndarray) -> np.ndarray:
+def pick(op: Pooling, x: np.ndarray, y: np.ndarray, v: np.ndarray) -> np.ndarray:
     """Return the sum of v over those pixels of each window where x equals y."""
     margins = op.margins(x.shape)
     x, v = pad(x, margins, -np.inf), pad(v, margins)
@@ -178,13 +182,7 @@ def pick(op: PoolOp, x: np.ndarray, y: np.ndarray, v: np.ndarray) -> np.ndarray:
     return total
 
 
-def _places(op: PoolOp, pooled: tuple[int, ...]) -> Iterator[Any]:
+def _places(op: Pooling, shape: Shape) -> Iterator[Any]:
     """Yield where each place of the windows lies in padded images."""
     for at in product(*map(range, op.window)):
-        yield (
-            ...,
-            *(
-                slice(i, i + (n - 1) * s + 1, s)
-                for i, n, s in zip(at, pooled[-op.ndim :], op.stride, strict=True)
-            ),
-        )
+        yield (..., *cut(at, shape[-op.ndim :], op.stride))

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import pytensor.tensor as pt
-from pytensor.graph.basic import Variable
+from pytensor.graph.basic import Constant, Variable
 
-from .poolops import Pool, SizedPool, as_sizes, check_sizes
-from .windows import MODES
+from .poolops import Pool
+from .windows import MODES, as_ints
 
 
 def pool_2d(
@@ -94,12 +96,39 @@ def _pool(
 ) -> Any:
     if mode not in MODES:
         raise ValueError(f"mode must be one of {MODES}, got {mode!r}")
-    window = as_sizes(ws, ndim, "ws", 1)
-    strides = window if stride is None else as_sizes(stride, ndim, "stride", 1)
-    pads = as_sizes(0 if pad is None else pad, ndim, "pad", 0)
-    sizes = (window, strides, pads)
-    if any(isinstance(each, Variable) for each in sizes):
-        op = SizedPool(Pool, ndim, bool(ignore_border), mode)
-        return op(input, pt.stack([pt.as_tensor_variable(each) for each in sizes]))
-    check_sizes(window, pads, bool(ignore_border))
-    return Pool(window, strides, pads, bool(ignore_border), mode)(input)
+    window = _as_sizes(ws, ndim, "ws", 1)
+    strides = window if stride is None else _as_sizes(stride, ndim, "stride", 1)
+    pads = _as_sizes(0 if pad is None else pad, ndim, "pad", 0)
+    return Pool(ndim, bool(ignore_border), mode)(input, sizes_of(window, strides, pads))
+
+
+def sizes_of(window: Any, stride: Any, pads: Any) -> Variable:
+    """Return the matrix that the Ops take, of tuples of ints or of vectors."""
+    rows = (window, stride, pads)
+    if any(isinstance(row, Variable) for row in rows):
+        return pt.stack([pt.as_tensor_variable(row) for row in rows])
+    return pt.constant(np.array(rows, "int64"))
+
+
+def _as_sizes(values: Any, ndim: int, what: str, least: int) -> Any:
+    """Return an int for each of `ndim` axes, or a vector of int64 if one is a variable.
+
+    One number stands for all axes; `what` is its name, and `least` what it must be.
+    """
+    if isinstance(values, Constant):
+        values = np.asarray(values.data).tolist()
+    parts = list(values) if isinstance(values, Sequence) else [values]
+    if all(isinstance(p, Constant) or not isinstance(p, Variable) for p in parts):
+        return as_ints(values, ndim, what, least)
+    tensors = [pt.as_tensor_variable(part) for part in parts]
+    if any(tensor.type.dtype.startswith(("float", "complex")) for tensor in tensors):
+        raise TypeError(f"{what} must be ints, got {values!r}, which are not")
+    if len(tensors) == 1 and tensors[0].type.ndim == 1:
+        (vector,) = tensors
+    elif len(tensors) == 1:
+        vector = pt.stack(tensors * ndim)
+    else:
+        vector = pt.stack(tensors)
+    if vector.type.ndim != 1 or vector.type.shape[0] not in (None, ndim):
+        raise ValueError(f"{what} must be one int or {ndim}, got {values!r}")
+    return pt.cast(vector, "int64")

@@ -30,7 +30,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .windows import PoolOp
+from .windows import Pooling
 
 _PLACES = 64
 """Windows of more pixels have too many for an integer with a bit for each. They are
@@ -40,14 +40,14 @@ _CHANNELS = 8
 """Fewer stay where they are: a loop over them alone would be too short."""
 
 
-def pool(op: PoolOp, x: Any) -> Any:
+def pool(op: Pooling, x: Any) -> Any:
     """Return the maximum, sum or average of each window."""
     if 0 in op.pooled(x.shape):
         return _zeros((*x.shape[: -op.ndim], *op.pooled(x.shape)), x.dtype)
     return op.averaged(_by_platform(op, _pool_on_cpu, _reduced, x), x.shape)
 
 
-def grad(op: PoolOp, x: Any, y: Any, g: Any) -> Any:
+def grad(op: Pooling, x: Any, y: Any, g: Any) -> Any:
     """Return g, the gradient by y, spread over the pixels that y depends on."""
     if 0 in g.shape:
         return _zeros(x.shape, x.dtype)
@@ -56,7 +56,7 @@ def grad(op: PoolOp, x: Any, y: Any, g: Any) -> Any:
     return _by_platform(op, _grad_on_cpu, elsewhere, x, y, g)
 
 
-def pick(op: PoolOp, x: Any, y: Any, v: Any) -> Any:
+def pick(op: Pooling, x: Any, y: Any, v: Any) -> Any:
     """Return the sum of v over those pixels of each window where x equals y."""
     if 0 in y.shape:
         return _zeros(y.shape, y.dtype)
@@ -64,7 +64,7 @@ def pick(op: PoolOp, x: Any, y: Any, v: Any) -> Any:
 
 
 def _by_platform(
-    op: PoolOp, on_cpu: Callable, elsewhere: Callable, *arrays: Any
+    op: Pooling, on_cpu: Callable, elsewhere: Callable, *arrays: Any
 ) -> Any:
     """Return what the function for the platform makes of arrays."""
     import jax
@@ -77,7 +77,7 @@ def _by_platform(
     return jax.lax.platform_dependent(*arrays, **ways)
 
 
-def _reduced(op: PoolOp, x: Any) -> Any:
+def _reduced(op: Pooling, x: Any) -> Any:
     """Return the maximum of each window, or the sum."""
     from jax import lax
 
@@ -88,7 +88,7 @@ def _reduced(op: PoolOp, x: Any) -> Any:
     return lax.reduce_window(x, 0.0, lax.add, **windows)
 
 
-def _spread_evenly(op: PoolOp, x: Any, y: Any, g: Any) -> Any:
+def _spread_evenly(op: Pooling, x: Any, y: Any, g: Any) -> Any:
     """Return g spread over all pixels of a window."""
     import jax
 
@@ -96,7 +96,7 @@ def _spread_evenly(op: PoolOp, x: Any, y: Any, g: Any) -> Any:
     return jax.linear_transpose(lambda x: _reduced(op, x), shape)(g)[0]
 
 
-def _spread(op: PoolOp, x: Any, y: Any, g: Any) -> Any:
+def _spread(op: Pooling, x: Any, y: Any, g: Any) -> Any:
     """Return g spread over the pixels that are a window's maximum."""
     import jax
 
@@ -112,7 +112,7 @@ def _spread(op: PoolOp, x: Any, y: Any, g: Any) -> Any:
     return total[(..., *op.inner(x.shape))]
 
 
-def _pick(op: PoolOp, x: Any, y: Any, v: Any) -> Any:
+def _pick(op: Pooling, x: Any, y: Any, v: Any) -> Any:
     """Return the sum of v over the pixels that are a window's maximum."""
     import jax.numpy as jnp
 
@@ -125,7 +125,7 @@ def _pick(op: PoolOp, x: Any, y: Any, v: Any) -> Any:
     return _over_places(op, add, _zeros(y.shape, v.dtype))
 
 
-def _maxima(op: PoolOp, x: Any, y: Any) -> Callable[[Any], Any]:
+def _maxima(op: Pooling, x: Any, y: Any) -> Callable[[Any], Any]:
     """Return what tells for each window whether its maximum is at a place."""
     from jax import lax
 
@@ -133,7 +133,7 @@ def _maxima(op: PoolOp, x: Any, y: Any) -> Callable[[Any], Any]:
     return lambda at: _place(op, pixels, at, y.shape) == y
 
 
-def _windows(op: PoolOp, shape: tuple[int, ...]) -> dict[str, Any]:
+def _windows(op: Pooling, shape: tuple[int, ...]) -> dict[str, Any]:
     """Return how XLA is told of windows."""
     leading = (1,) * (len(shape) - op.ndim)
     return {
@@ -149,7 +149,7 @@ def _zeros(shape: tuple[int, ...], dtype: Any) -> Any:
     return jnp.zeros(shape, dtype)
 
 
-def _padded(op: PoolOp, x: Any, fill: float) -> Any:
+def _padded(op: Pooling, x: Any, fill: float) -> Any:
     """Return images with the margins over which windows reach."""
     import jax.numpy as jnp
 
@@ -157,7 +157,7 @@ def _padded(op: PoolOp, x: Any, fill: float) -> Any:
     return jnp.pad(x, (*leading, *op.margins(x.shape)), constant_values=fill)
 
 
-def _place(op: PoolOp, images: Any, at: Any, pooled: tuple[int, ...]) -> Any:
+def _place(op: Pooling, images: Any, at: Any, pooled: tuple[int, ...]) -> Any:
     """Return for each window the pixel at a place in it."""
     from jax import lax
 
@@ -168,7 +168,7 @@ def _place(op: PoolOp, images: Any, at: Any, pooled: tuple[int, ...]) -> Any:
     return lax.slice(part, (0,) * part.ndim, sizes, (*(1,) * leading, *op.stride))
 
 
-def _over_places(op: PoolOp, add: Any, total: Any) -> Any:
+def _over_places(op: Pooling, add: Any, total: Any) -> Any:
     from jax import lax
 
     if prod(op.window) <= _PLACES:
@@ -189,7 +189,7 @@ def _over_places(op: PoolOp, add: Any, total: Any) -> Any:
 # -- on the CPU
 
 
-def _pool_on_cpu(op: PoolOp, x: Any) -> Any:
+def _pool_on_cpu(op: Pooling, x: Any) -> Any:
     """Return the maximum of each window, or the sum."""
     import jax.numpy as jnp
 
@@ -205,7 +205,7 @@ def _pool_on_cpu(op: PoolOp, x: Any) -> Any:
     return windows.channels_back(values)
 
 
-def _grad_on_cpu(op: PoolOp, x: Any, y: Any, g: Any) -> Any:
+def _grad_on_cpu(op: Pooling, x: Any, y: Any, g: Any) -> Any:
     """Return g, the gradient by the maxima or sums y, spread over their pixels."""
     windows = _Windows(op, x.shape)
     places = None
@@ -214,7 +214,7 @@ def _grad_on_cpu(op: PoolOp, x: Any, y: Any, g: Any) -> Any:
     return windows.channels_back(windows.spread(places, windows.channels_last(g)))
 
 
-def _pick_on_cpu(op: PoolOp, x: Any, y: Any, v: Any) -> Any:
+def _pick_on_cpu(op: Pooling, x: Any, y: Any, v: Any) -> Any:
     """Return the sum of v over those pixels of each window that are its maximum y."""
     windows = _Windows(op, x.shape)
     places = windows.maxima(windows.channels_last(x)).places
@@ -241,12 +241,12 @@ class _Windows:
 
     Parameters
     ----------
-    op : PoolOp
+    op : Pooling
     shape : tuple of int
         (..., channels, *image), or an image alone.
     """
 
-    def __init__(self, op: PoolOp, shape: tuple[int, ...]) -> None:
+    def __init__(self, op: Pooling, shape: tuple[int, ...]) -> None:
         self.op = op
         self.shape = shape
         self.leading = len(shape) - op.ndim

@@ -29,9 +29,8 @@ from ..compiler.domain import (
 from ..compiler.lengths import Length, size
 from ..compiler.rules.reductions import contract, product_of_real
 from .convops import Conv, ConvFilters, ConvInputs, LikeInputs
-from .neighbours import Margins, Patches, PatchesSum
-from .poolops import Pool, SizedPool
-from .windows import PoolOp
+from .neighbours import Patches, PatchesSum
+from .poolops import Pool, PoolOp
 
 
 @table.placement(Conv)
@@ -57,8 +56,7 @@ def conv_filters(node: Apply, values: list[Value]) -> Value:
 
 
 table.known(
-    *(Conv, ConvInputs, ConvFilters, LikeInputs, Margins, Patches, PatchesSum),
-    *(Pool, PoolOp, SizedPool),
+    *(Conv, ConvInputs, ConvFilters, LikeInputs, Patches, PatchesSum, PoolOp),
     same_in_jax=True,
     cost="move",
 )
@@ -76,7 +74,7 @@ def conv_inputs_length(node: Apply, var: Variable, axis: int) -> Length | None:
     return None if axis else size(node.inputs[2], 0)
 
 
-@table.length(PoolOp, SizedPool)
+@table.length(PoolOp)
 def pool_length(node: Apply, var: Variable, axis: int) -> Length | None:
     """As many images and channels as there are, in gradients too."""
     is_kept = axis < var.type.ndim - node.op.ndim
@@ -110,7 +108,7 @@ def like_inputs(node: Apply, values: list[Value]) -> Value:
 @table.placement(Pool)
 def pool(node: Apply, values: list[Value]) -> Value:
     """For each image; sums of sums are sums, and maxima of maxima maxima."""
-    value = unlisted(values[0])
+    (value,) = _of_one_size(values)
     if isinstance(value, Sharded):
         return _leading(value, node.inputs[0].type.ndim - node.op.ndim)
     if isinstance(value, Replicated):
@@ -122,8 +120,8 @@ def pool(node: Apply, values: list[Value]) -> Value:
 
 @table.placement(PoolOp)
 def pool_gradient(node: Apply, values: list[Value]) -> Value:
-    """Linear in the last input; the others choose pixels, or say the shape."""
-    *images, last = map(unlisted, values)
+    """Linear in the last images; the others choose pixels, or say the shape."""
+    *images, last = _of_one_size(values)
     _check_as_many([*images, last])
     if isinstance(last, Sharded):
         _leading(last, node.inputs[0].type.ndim - node.op.ndim)
@@ -132,13 +130,12 @@ def pool_gradient(node: Apply, values: list[Value]) -> Value:
     return product([independent(images), last])
 
 
-@table.placement(SizedPool)
-def sized_pool(node: Apply, values: list[Value]) -> Value:
-    """As the Op of given sizes, if these are the same for all rows."""
+def _of_one_size(values: list[Value]) -> list[Value]:
+    """Return what images are, if the sizes of windows are the same for all rows."""
     *images, sizes = values
     if not is_replicated(unlisted(sizes)):
         raise Refused("pools by windows whose size differs between parts of the rows")
-    return (pool if node.op.kind is Pool else pool_gradient)(node, images)
+    return [unlisted(value) for value in images]
 
 
 @table.placement(Patches)
@@ -163,13 +160,6 @@ def patches_sum(node: Apply, values: list[Value]) -> Value:
         if isinstance(parts, Replicated) or _is_sum(parts)
         else independent([parts])
     )
-
-
-@table.placement(Margins)
-def margins(node: Apply, values: list[Value]) -> Value:
-    """Each image with zeros, or elements of its own, around it."""
-    value = unlisted(values[0])
-    return _leading(value, 2) if isinstance(value, Sharded) else value
 
 
 def _check_as_many(images: Sequence[Value]) -> None:

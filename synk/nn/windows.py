@@ -1,17 +1,20 @@
-"""How windows lie in images: sizes, padding and strides, and what Ops share of them.
+"""How windows lie in images: sizes, padding and strides, of convolution and pooling.
 
-Sizes are Python ints here, or None where they are not known.
+Sizes are ints, or scalar variables where a shape is inferred.
 """
 
 from __future__ import annotations
 
 import operator
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
+import pytensor.tensor as pt
+from pytensor.graph.basic import Variable
 
-from .base import KernelOp, as_floats
+from .base import KernelOp
 
 Pads = tuple[tuple[int, int], ...]
 Border = str | tuple[tuple[int, int], ...]
@@ -56,27 +59,17 @@ def as_border(mode: Any, ndim: int) -> Border:
     return tuple((low, high) for low, high in pads)
 
 
-def dilated(size: int, dilation: int) -> int:
+def dilated(size: Any, dilation: int) -> Any:
     """Return how far a filter reaches."""
     return (size - 1) * dilation + 1
 
 
-def pads_of(border: Border, kernel: Sequence[int], dilation: Sequence[int]) -> Pads:
-    """Return what to pad at both ends of each axis, for filters of a size."""
-    if not isinstance(border, str):
-        return border
-    reaches = [dilated(k, d) for k, d in zip(kernel, dilation, strict=True)]
-    if border == "half":
-        return tuple((reach // 2, reach // 2) for reach in reaches)
-    return tuple((reach - 1, reach - 1) for reach in reaches)
-
-
 def conv_length(
-    size: int, kernel: int, pad: tuple[int, int], stride: int, dilation: int
-) -> int:
+    size: Any, kernel: Any, pad: tuple[Any, Any], stride: int, dilation: int
+) -> Any:
     """Return the length of a convolution's output along an axis."""
     room = size + pad[0] + pad[1] - dilated(kernel, dilation)
-    if room < 0:
+    if isinstance(room, int) and room < 0:
         raise ValueError(
             f"filters that reach over {dilated(kernel, dilation)} pixels do not fit"
             f" into {size} pixels padded by {pad[0]} and {pad[1]}"
@@ -84,56 +77,37 @@ def conv_length(
     return room // stride + 1
 
 
-def input_length(
-    length: int, kernel: int, pad: tuple[int, int], stride: int, dilation: int
-) -> int:
-    """Return the least length of an input whose convolution has a length."""
-    return (length - 1) * stride + dilated(kernel, dilation) - pad[0] - pad[1]
-
-
 def pool_length(
-    size: int, window: int, stride: int, pad: int, ignore_border: bool
-) -> int:
+    size: Any, window: Any, stride: Any, pad: Any, ignore_border: bool
+) -> Any:
     """Return the number of windows along an axis.
 
     Without `ignore_border` there are as many as it takes to see every pixel, provided
     that strides are not longer than windows; those at the end may be cut short.
     """
+    are_symbols = any(isinstance(n, Variable) for n in (size, window, stride, pad))
+    larger: Any = pt.maximum if are_symbols else max
+    smaller: Any = pt.minimum if are_symbols else min
     if ignore_border:
-        return max(0, (size + 2 * pad - window) // stride + 1)
-    if stride >= window:
-        return max(0, (size - 1) // stride + 1)
-    return max(0, (size - 1 - window + stride) // stride) + 1 if size else 0
+        return larger(0, (size + 2 * pad - window) // stride + 1)
+    unseen = larger(0, size - larger(window, stride))  # by the first window
+    # An image without pixels has no window.
+    return smaller(size, (unseen + stride - 1) // stride + 1)
 
 
+@dataclass(eq=False, repr=False)
 class ConvOp(KernelOp):
-    """What the three have in common: how windows lie in an image.
+    """What the three Ops of a convolution share: how windows lie in an image."""
 
-    Parameters
-    ----------
-    border : "half", "full" or a pair of ints for each axis of the image
-    stride, dilation : tuple of int
-    flip : bool
-        To convolve, and not to correlate.
-    groups : int
-        Into how many the channels are divided.
-    """
+    border: Border
+    stride: tuple[int, ...]
+    dilation: tuple[int, ...]
+    flip: bool = True
+    """To convolve, and not to correlate."""
+    groups: int = 1
+    """Into how many the channels are divided."""
 
     __props__ = ("border", "stride", "dilation", "flip", "groups")
-
-    def __init__(
-        self,
-        border: Border,
-        stride: tuple[int, ...],
-        dilation: tuple[int, ...],
-        flip: bool = True,
-        groups: int = 1,
-    ) -> None:
-        self.border = border
-        self.stride = stride
-        self.dilation = dilation
-        self.flip = flip
-        self.groups = groups
 
     @property
     def ndim(self) -> int:
@@ -144,9 +118,10 @@ class ConvOp(KernelOp):
         """Return one of the two other Ops, with the same parameters."""
         return cls(self.border, self.stride, self.dilation, self.flip, self.groups)
 
-    def outputs_shape(self, x: Sequence[int], w: Sequence[int]) -> tuple[int, ...]:
+    def outputs_shape(self, x: Sequence, w: Sequence) -> tuple[Any, ...]:
         """Return the shape of the outputs, from those of inputs and filters."""
-        if x[1] != w[1] * self.groups or w[0] % self.groups:
+        are_ints = all(isinstance(n, int) for n in (x[1], *w[:2]))
+        if are_ints and (x[1] != w[1] * self.groups or w[0] % self.groups):
             raise ValueError(
                 f"inputs of shape {tuple(x)} have {x[1]} channels; filters of shape"
                 f" {tuple(w)} in {self.groups} groups need {w[1] * self.groups}, and"
@@ -155,31 +130,30 @@ class ConvOp(KernelOp):
         axes = zip(x[2:], w[2:], self.pads(w), self.stride, self.dilation, strict=True)
         return (x[0], w[0], *(conv_length(*axis) for axis in axes))
 
-    def pads(self, w: Sequence[int]) -> tuple[tuple[int, int], ...]:
+    def pads(self, w: Sequence) -> Pads:
         """Return what to pad at both ends of each axis, for filters of a shape."""
-        return pads_of(self.border, w[2:], self.dilation)
-
-    def symbolic_pads(self, reach: Sequence) -> Sequence:
-        """Return what to pad at both ends together, for filters of some reach."""
         if not isinstance(self.border, str):
-            return [low + high for low, high in self.border]
+            return self.border
+        reaches = [dilated(k, d) for k, d in zip(w[2:], self.dilation, strict=True)]
         if self.border == "half":
-            return [r // 2 * 2 for r in reach]
-        return [(r - 1) * 2 for r in reach]
+            return tuple((reach // 2, reach // 2) for reach in reaches)
+        return tuple((reach - 1, reach - 1) for reach in reaches)
 
-    def check_outputs(
-        self, x: Sequence[int], w: Sequence[int], y: Sequence[int]
-    ) -> None:
-        """Raise unless outputs have the shape that belongs to inputs and filters."""
-        if tuple(y) != (expected := self.outputs_shape(x, w)):
-            raise ValueError(
-                f"inputs of shape {tuple(x)} and filters of shape {tuple(w)} give"
-                f" outputs of shape {expected}, not {tuple(y)}"
-            )
+    def arguments(self, *arrays: Any) -> tuple:
+        """Return what kernels take: the Op, inputs, filters and maybe outputs."""
+        x, w, *ys = (array.shape for array in arrays)
+        expected = self.outputs_shape(x, w)
+        for y in ys:
+            if tuple(y) != expected:
+                raise ValueError(
+                    f"inputs of shape {tuple(x)} and filters of shape {tuple(w)} give"
+                    f" outputs of shape {expected}, not {tuple(y)}"
+                )
+        return (self, *arrays)
 
     def checked(self, *variables: Any) -> list[Any]:
         """Return the inputs of a node, of one dtype and with enough axes."""
-        tensors = as_floats(*variables)
+        tensors = super().checked(*variables)
         for var in tensors:
             if var.type.ndim != self.ndim + 2:
                 raise TypeError(
@@ -192,66 +166,36 @@ class ConvOp(KernelOp):
 MODES = ("max", "sum", "average_inc_pad", "average_exc_pad")
 
 
-class PoolOp(KernelOp):
-    """What the three have in common: how windows lie in an image.
+class Pooling(NamedTuple):
+    """What kernels are told of pooling: how windows lie on the last axes of images."""
 
-    Parameters
-    ----------
-    window, stride, padding : tuple of int
-        One for each of the last axes.
-    ignore_border : bool
-        To leave out windows that reach over the end.
-    mode : {"max", "sum", "average_inc_pad", "average_exc_pad"}
-    """
-
-    __props__ = ("window", "stride", "padding", "ignore_border", "mode")
-
-    def __init__(
-        self,
-        window: tuple[int, ...],
-        stride: tuple[int, ...],
-        padding: tuple[int, ...],
-        ignore_border: bool,
-        mode: str,
-    ) -> None:
-        self.window = window
-        self.stride = stride
-        self.padding = padding
-        self.ignore_border = ignore_border
-        self.mode = mode
+    window: tuple[int, ...]
+    stride: tuple[int, ...]
+    padding: tuple[int, ...]
+    ignore_border: bool
+    """To leave out windows that reach over the end."""
+    mode: str
+    """One of `MODES`."""
 
     @property
     def ndim(self) -> int:
         """The number of axes of a window."""
         return len(self.window)
 
-    def sibling(self, cls: type[PoolOp]) -> PoolOp:
-        """Return one of the two other Ops, with the same parameters."""
-        return cls(
-            self.window, self.stride, self.padding, self.ignore_border, self.mode
-        )
-
-    def pooled(self, shape: Sequence[int]) -> tuple[int, ...]:
+    def pooled(self, shape: Sequence) -> tuple[Any, ...]:
         """Return the number of windows along each of the last axes."""
-        axes = zip(
-            shape[-self.ndim :], self.window, self.stride, self.padding, strict=True
-        )
+        sizes = shape[len(shape) - self.ndim :]
+        axes = zip(sizes, self.window, self.stride, self.padding, strict=True)
         return tuple(pool_length(*axis, self.ignore_border) for axis in axes)
 
-    def margins(self, shape: Sequence[int]) -> tuple[tuple[int, int], ...]:
+    def margins(self, shape: Sequence[int]) -> Pads:
         """Return how far windows reach over the ends of each of the last axes."""
-        counts = self.pooled(shape)
-        return tuple(
-            (pad, max(0, (count - 1) * stride + window - pad - size))
-            for size, count, window, stride, pad in zip(
-                shape[-self.ndim :],
-                counts,
-                self.window,
-                self.stride,
-                self.padding,
-                strict=True,
-            )
-        )
+        found = []
+        for i, count in enumerate(self.pooled(shape), -self.ndim):
+            end = (count - 1) * self.stride[i] + self.window[i]
+            low = self.padding[i]
+            found.append((low, max(0, end - low - shape[i])))
+        return tuple(found)
 
     def with_margins(self, shape: Sequence[int]) -> list[int]:
         """Return the lengths of an image's axes with its margins."""
@@ -287,14 +231,3 @@ class PoolOp(KernelOp):
             inside = np.maximum(ends - np.maximum(starts, low), 1)
             total = total * inside.reshape(along)
         return total
-
-    def checked(self, *variables: Any) -> list[Any]:
-        """Return the inputs of a node, of one dtype and with enough axes."""
-        tensors = as_floats(*variables)
-        for var in tensors:
-            if var.type.ndim < self.ndim:
-                raise TypeError(
-                    f"pooling of {self.ndim} axes takes tensors that have them, got"
-                    f" {var} with {var.type.ndim}"
-                )
-        return tensors

@@ -2,7 +2,7 @@
 
 These tests run in the process of all others, with numpy kernels and without XLA, which
 would forbid that process to fork ranks; ``test_nn_jax.py`` runs them again in a process
-of their own, where ``SYNK_TEST_NN`` is "JAX" or "xla".
+of their own, where ``SYNK_TEST_NN`` is "JAX".
 """
 
 from __future__ import annotations

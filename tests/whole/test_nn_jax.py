@@ -1,4 +1,4 @@
-"""The tests of `synk.nn` again: in JAX mode, and with XLA behind ``perform``.
+"""The tests of `synk.nn` again, in JAX mode.
 
 A process in which XLA runs cannot fork ranks any more, which most other tests do; so
 these run in a process of their own.
@@ -17,15 +17,27 @@ from places import TESTS
 
 from synk.nn import conv_jax, pool_jax
 from synk.nn.convops import Conv
-from synk.nn.poolops import Pool
+from synk.nn.windows import Pooling
 
-KERNELS = {
+CLAIMS = {
     "conv": (
         "a_convolution_is_the_sum_over_channels_and_pixels",
         "first_and_second_derivatives_are_those_of_differences[2]",
         "the_named_gradients_are_those_of_grad[2]",
         "results_have_the_dtype_of_the_inputs",
         "shapes_that_do_not_fit_are_refused",
+        "a_transposed_convolution_is_the_adjoint",
+    ),
+    "graphs": (
+        "batch_normalisation_in_training",
+        "local_response_normalisation_divides_by_neighbouring_channels[5]",
+        "activations_are_their_formulas_without_overflow",
+        "cross_entropy_of_classes",
+        "cross_entropies_of_two_classes",
+        "patches_are_rows_in_the_order_of_images[ignore_borders]",
+        "patches_are_rows_in_the_order_of_images[full]",
+        "patches_are_rows_in_the_order_of_images[wrap_centered]",
+        "patches_side_by_side_make_the_images_again",
     ),
     "pool": (
         "pooling_reduces_each_window",
@@ -35,41 +47,22 @@ KERNELS = {
         "the_gradient_of_every_window_arrives",
         "windows_are_side_by_side_and_images_smaller_than_one_have_none",
         "results_have_the_dtype_of_the_inputs",
+        "the_numbers_are_those_of_given_sizes",
     ),
 }
-"""Claims that each way to compute a convolution, or a pooling, must hold by itself."""
-GRAPHS = {
-    "conv": ("a_transposed_convolution_is_the_adjoint",),
-    "graphs": (
-        "batch_normalisation_in_training",
-        "local_response_normalisation_divides_by_neighbouring_channels[5]",
-        "activations_are_their_formulas_without_overflow",
-        "cross_entropy_of_classes",
-        "cross_entropies_of_two_classes",
-        "patches_are_rows_in_the_order_of_images[ignore_borders]",
-        "patches_are_rows_in_the_order_of_images[wrap_centered]",
-        "patches_side_by_side_make_the_images_again",
-    ),
-    "pool": ("the_numbers_are_those_of_given_sizes",),
-}
-"""Claims on graphs of other Ops, which JAX mode computes otherwise than the others."""
-CLAIMS = {"JAX": [KERNELS, GRAPHS], "xla": [KERNELS]}
+"""Claims that must hold of JAX mode, too, which computes all this otherwise."""
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("where", CLAIMS)
-def test_all_is_the_same(where):
+def test_all_is_the_same():
     pytest.importorskip("jax", reason="JAX, of the extra synk[jax], is not installed")
     tests = [
         f"{TESTS}/behaviour/test_nn_{subject}.py::test_{claim}"
-        for table in CLAIMS[where]
-        for subject, claims in table.items()
+        for subject, claims in CLAIMS.items()
         for claim in claims
     ]
-    environment = {"SYNK_TEST_NN": where, "JAX_PLATFORMS": "cpu"}
-    environment["SYNK_NN"] = "xla" if where == "xla" else None
     options = "-m", "pytest", "-q", "-n0", "-p", "no:cacheprovider"
-    done = run_python(*options, *tests, **environment)
+    done = run_python(*options, *tests, SYNK_TEST_NN="JAX", JAX_PLATFORMS="cpu")
     assert " passed" in done.stdout
     assert "failed" not in done.stdout
 
@@ -91,7 +84,7 @@ def test_the_way_of_other_platforms_is_not_traced_where_there_are_none():
     import jax
 
     x = np.random.default_rng(0).normal(size=(2, 3, 6, 8))
-    for step in steps(Pool((2, 2), (2, 2), (0, 0), True, "max")):
+    for step in steps(Pooling((2, 2), (2, 2), (0, 0), True, "max")):
         assert "platform_index" not in str(jax.make_jaxpr(step)(x))
         here = step(x)
         with mock.patch("jax.default_backend", return_value="gpu"):
