@@ -79,12 +79,8 @@ def conv3d(
 
     Parameters
     ----------
-    input : tensor_like
-        Shape (batch, channels, depth, rows, columns).
-    filters : tensor_like
-        Shape (filters, channels // num_groups, depth, rows, columns).
-    border_mode, subsample, filter_flip, filter_dilation, num_groups
-        As for `conv2d`, with three numbers where that takes two.
+    input, filters, border_mode, subsample, filter_flip, filter_dilation, num_groups
+        As for `conv2d`, with one more axis, depth, before rows and columns.
 
     Returns
     -------

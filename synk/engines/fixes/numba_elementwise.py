@@ -21,7 +21,7 @@ import pytensor.scalar as ps
 import pytensor.scalar.math as psm
 from pytensor.graph.basic import Apply
 
-_VERSION = 6
+_VERSION = 7
 """To be raised with every change of this file, or of those that have the functions;
 and when they move, as code on disk refers to them by their modules."""
 
@@ -90,8 +90,8 @@ def _functions(dtype: str) -> dict[str, Callable]:
     """Return functions by name, such that they come to lie within their callers."""
     from . import numba_gamma, numba_math, numba_single
 
-    double = vars(numba_math) | vars(numba_gamma)
-    found = double if dtype == "float64" else vars(numba_single)
+    double = numba_math.DOUBLE | numba_gamma.DOUBLE
+    found = double if dtype == "float64" else numba_single.SINGLE
     return {name: _within_caller(found[name]) for name in KINDS.values()}
 
 

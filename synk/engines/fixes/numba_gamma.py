@@ -20,7 +20,10 @@ import numba
 import numpy as np
 import scipy.special
 
-from .numba_math import OPTIONS, log, polynomial
+from . import numba_math
+from .numba_math import OPTIONS, polynomial
+
+_log = numba_math.DOUBLE["log"]
 
 _LARGE = 10.0
 """From here on Stirling's series is within the rounding of what it is added to."""
@@ -84,13 +87,13 @@ def gammaln(x):
     # gamma(-y) = -pi / (y sin(pi y) gamma(y)), where y, which may be tiny, cancels out
     once = 1.0 if is_below and x < 0.0 else y
     quotient = once * (1.0 + y) if is_below else y
-    of_log = log(y if is_large else (product if is_above else quotient))
+    of_log = _log(y if is_large else (product if is_above else quotient))
     small = w * _GAMMALN_AT_2(w) + (of_log if is_above else -of_log)
     by_y = 1.0 / (y if is_large else 1.0)
     large = (y - 0.5) * (of_log - 1.0) + _STIRLING
     result = large + by_y * _GAMMALN_REST(by_y * by_y) if is_large else small
     by_pi = (1.0 if is_below else y) / math.pi
-    of_sine = log(abs(_sin_pi(_from_whole(y))) * by_pi)
+    of_sine = _log(abs(_sin_pi(_from_whole(y))) * by_pi)
     result = -(of_sine + result) if x < 0.0 else result
     result = np.inf if y == np.inf or (x < 0.0 and y >= _WHOLE) else result
     return x if x != x else result
@@ -113,7 +116,7 @@ def psi(x):
     quotient = (0.5 if is_large else above) / (y if is_large else under)
     by_y2 = 4.0 * quotient * quotient if is_large else 0.0
     of_u = t * _PSI_AT_ROOT(t)
-    large = log(y) - (quotient - by_y2 * _PSI_REST(by_y2))
+    large = _log(y) - (quotient - by_y2 * _PSI_REST(by_y2))
     result = large if is_large else of_u + quotient
     # psi(-y) = psi(y) + 1 / y + pi cot(pi y), and psi(u) has 1 / y in it below
     r = _from_whole(y)
@@ -123,3 +126,6 @@ def psi(x):
     result = np.nan if x < 0.0 and (r == 0.0 or y >= _WHOLE) else result
     result = math.copysign(np.inf, -x) if x == 0.0 else result
     return x if x != x or x == np.inf else result
+
+
+DOUBLE = {"gammaln": gammaln, "psi": psi}

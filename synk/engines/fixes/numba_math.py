@@ -155,24 +155,9 @@ def _times_power(x, k):
 
 
 @numba.njit(**OPTIONS)
-def exp(x):
-    """Return e**x."""
-    k, less = _exp_parts(min(max(x, -746.0), 710.0))
-    return x if x != x else _times_power(1.0 + less, k)
-
-
-@numba.njit(**OPTIONS)
-def expm1(x):
-    """Return e**x - 1."""
-    k, less = _exp_parts(min(max(x, -40.0), 710.0))
-    result = _times_power(less + (1.0 - _power(max(-k, -1022))), k)
-    return x if x != x or x == 0.0 else result
-
-
-@numba.njit(**OPTIONS)
-def _log_parts(bits):
+def _log_parts(x):
     """Return k and f of x = 2**k (1 + f), sqrt(1/2) <= 1 + f < sqrt(2)."""
-    shifted = bits + (_ONE - _ROOT_HALF)
+    shifted = _bits(x) + (_ONE - _ROOT_HALF)
     k = _exponent(shifted) - 1023
     f = _float((shifted & _MANTISSA) + _ROOT_HALF) - 1.0
     # AVX2 has no vectors of whole numbers to floats.
@@ -180,58 +165,79 @@ def _log_parts(bits):
 
 
 @numba.njit(**OPTIONS)
-def _log_of_parts(k, f, missing):
-    """Return k ln 2 + log(1 + f) + missing, where `missing` is small."""
-    s = f / (2.0 + f)
-    z = s * s
+def _log_series(z):
+    """Return log((1 + s) / (1 - s)) / s - 2 of z = s**2."""
     w = z * z
     even = w * (_L2 + w * (_L4 + w * _L6))
     odd = z * (_L1 + w * (_L3 + w * (_L5 + w * _L7)))
-    half = 0.5 * f * f
-    rest = s * (half + (odd + even)) + (k * _LN2_LOW + missing)
-    return k * _LN2_HIGH - ((half - rest) - f)
+    return odd + even
 
 
-@numba.njit(**OPTIONS)
-def log(x):
-    """Return the natural logarithm of x."""
-    is_small = x < 2.2250738585072014e-308
-    k, f = _log_parts(_bits(x * 18014398509481984.0 if is_small else x))
-    result = _log_of_parts(k - 54.0 if is_small else k, f, 0.0)
-    result = x if x == np.inf else result
-    result = -np.inf if x == 0.0 else result
-    result = np.nan if x < 0.0 else result
-    return x if x != x else result
+def made_of(
+    dtype: type,
+    power: Callable,
+    exp_parts: Callable,
+    times_power: Callable,
+    log_parts: Callable,
+    log_series: Callable,
+    least_power: Any,
+    numbers: Iterable[float],
+) -> dict[str, Callable]:
+    """Return the functions of a dtype by name, made of their parts.
 
-
-@numba.njit(**OPTIONS)
-def log1p(x):
-    """Return log(1 + x)."""
-    u = 1.0 + x
-    k, f = _log_parts(_bits(u))
-    # What rounding has taken from u, relative to it
-    missing = (1.0 - (u - x) if x > 1.0 else x - (u - 1.0)) / u
-    result = _log_of_parts(k, f, missing)
-    result = x if x == np.inf or x == 0.0 else result
-    result = -np.inf if x == -1.0 else result
-    result = np.nan if x < -1.0 else result
-    return x if x != x else result
-
-
-def of_these(
-    dtype: type, exp: Callable, expm1: Callable, log: Callable, log1p: Callable
-) -> tuple[Callable, ...]:
-    """Return what is made of elementary functions of a dtype.
-
-    Numbers have that dtype here: Python's would make float64 of what they meet.
-
-    Returns
-    -------
-    tuple of callable
-        `log1mexp`, `sigmoid`, `softplus` and `tanh`.
+    The numbers tell where e**x is 0 and where infinite; ln 2 as a sum; the least normal
+    number, and a power of 2 with its exponent that makes others normal. All have the
+    dtype here: Python's would make float64 of what they meet.
     """
-    zero, one, two, forty = map(dtype, (0, 1, 2, 40))
-    log_half = dtype(-math.log(2))
+    least, most, ln2_high, ln2_low, smallest, scale, exponent = map(dtype, numbers)
+    zero, half, one, two, forty = map(dtype, (0, 0.5, 1, 2, 40))
+    infinity, nan, log_half = map(dtype, (np.inf, np.nan, -math.log(2)))
+
+    @numba.njit(**OPTIONS)
+    def exp(x):
+        """Return e**x."""
+        k, less = exp_parts(min(max(x, least), most))
+        return x if x != x else times_power(one + less, k)
+
+    @numba.njit(**OPTIONS)
+    def expm1(x):
+        """Return e**x - 1."""
+        k, less = exp_parts(min(max(x, -forty), most))
+        result = times_power(less + (one - power(max(-k, least_power))), k)
+        return x if x != x or x == zero else result
+
+    @numba.njit(**OPTIONS)
+    def log_of_parts(k, f, missing):
+        """Return k ln 2 + log(1 + f) + missing, where `missing` is small."""
+        s = f / (two + f)
+        square = half * f * f
+        rest = s * (square + log_series(s * s)) + (k * ln2_low + missing)
+        return k * ln2_high - ((square - rest) - f)
+
+    @numba.njit(**OPTIONS)
+    def log(x):
+        """Return the natural logarithm of x."""
+        is_small = x < smallest
+        k, f = log_parts(x * scale if is_small else x)
+        result = log_of_parts(k - exponent if is_small else k, f, zero)
+        result = x if x == infinity else result
+        result = -infinity if x == zero else result
+        result = nan if x < zero else result
+        return x if x != x else result
+
+    @numba.njit(**OPTIONS)
+    def log1p(x):
+        """Return log(1 + x)."""
+        u = one + x
+        k, f = log_parts(u)
+        # What rounding has taken from u, relative to it
+        missing = (one - (u - x) if x > one else x - (u - one)) / u
+        result = log_of_parts(k, f, missing)
+        result = x if x == infinity else result
+        result = x if x == zero else result
+        result = -infinity if x == -one else result
+        result = nan if x < -one else result
+        return x if x != x else result
 
     @numba.njit(**OPTIONS)
     def log1mexp(x):
@@ -257,7 +263,12 @@ def of_these(
         result = more / (more + two)
         return x if x != x else math.copysign(result, x)
 
-    return log1mexp, sigmoid, softplus, tanh
+    made = exp, expm1, log, log1p, log1mexp, sigmoid, softplus, tanh
+    return {function.__name__: function for function in made}
 
 
-log1mexp, sigmoid, softplus, tanh = of_these(np.float64, exp, expm1, log, log1p)
+DOUBLE = made_of(
+    np.float64,
+    *(_power, _exp_parts, _times_power, _log_parts, _log_series, -1022),
+    (-746, 710, _LN2_HIGH, _LN2_LOW, 2.0**-1022, 2.0**54, 54),
+)

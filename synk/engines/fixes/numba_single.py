@@ -22,25 +22,18 @@ from numba import types
 from numba.extending import intrinsic
 
 from . import numba_gamma
-from .numba_math import OPTIONS, of_these, polynomial
+from .numba_math import OPTIONS, made_of, polynomial
 
 _WORD = ir.IntType(32)
 _FLOAT = ir.FloatType()
 
-_0, _1, _2, _40 = map(np.float32, (0, 1, 2, 40))
 _HALF = np.float32(0.5)
-_INF, _NAN = np.float32(np.inf), np.float32(np.nan)
 _LOG2_E = np.float32(math.log2(math.e))
 _LN2_HIGH = np.float32(0.693359375)
 """The first 9 bits of ln 2: its product with a whole number below 2**15 is exact."""
 _LN2_LOW = np.float32(math.log(2) - 0.693359375)
 _ROUND = np.float32(1.5 * 2**23)
 """What is added to this is rounded to a whole number, which the last bits hold."""
-_LEAST, _MOST = np.float32(-104), np.float32(89)
-"""Where e**x is 0, and where it is infinite."""
-_SMALLEST = np.finfo(np.float32).smallest_normal
-_TO_NORMAL, _TO_NORMAL_EXPONENT = np.float32(2**25), np.float32(25)
-_LEAST_POWER = np.float32(-126)
 
 _EXP = polynomial([1 / math.factorial(n) for n in range(2, 9)], _FLOAT)
 """Of (exp(r) - 1 - r) / r**2."""
@@ -106,58 +99,9 @@ def _times_power(x, k):
 
 
 @numba.njit(**OPTIONS)
-def exp(x):
-    """Return e**x."""
-    k, less = _exp_parts(min(max(x, _LEAST), _MOST))
-    return x if x != x else _times_power(_1 + less, k)
-
-
-@numba.njit(**OPTIONS)
-def expm1(x):
-    """Return e**x - 1."""
-    k, less = _exp_parts(min(max(x, -_40), _MOST))
-    result = _times_power(less + (_1 - _power(max(-k, _LEAST_POWER))), k)
-    return x if x != x or x == _0 else result
-
-
-@numba.njit(**OPTIONS)
-def _log_of_parts(k, f, missing):
-    """Return k ln 2 + log(1 + f) + missing, where `missing` is small."""
-    s = f / (_2 + f)
-    z = s * s
-    half = _HALF * f * f
-    rest = s * (half + z * _LOG(z)) + (k * _LN2_LOW + missing)
-    return k * _LN2_HIGH - ((half - rest) - f)
-
-
-@numba.njit(**OPTIONS)
-def log(x):
-    """Return the natural logarithm of x."""
-    is_small = x < _SMALLEST
-    k, f = _log_parts(x * _TO_NORMAL if is_small else x)
-    result = _log_of_parts(k - _TO_NORMAL_EXPONENT if is_small else k, f, _0)
-    result = x if x == _INF else result
-    result = -_INF if x == _0 else result
-    result = _NAN if x < _0 else result
-    return x if x != x else result
-
-
-@numba.njit(**OPTIONS)
-def log1p(x):
-    """Return log(1 + x)."""
-    u = _1 + x
-    k, f = _log_parts(u)
-    # What rounding has taken from u, relative to it
-    missing = (_1 - (u - x) if x > _1 else x - (u - _1)) / u
-    result = _log_of_parts(k, f, missing)
-    result = x if x == _INF else result
-    result = x if x == _0 else result
-    result = -_INF if x == -_1 else result
-    result = _NAN if x < -_1 else result
-    return x if x != x else result
-
-
-log1mexp, sigmoid, softplus, tanh = of_these(np.float32, exp, expm1, log, log1p)
+def _log_series(z):
+    """Return log((1 + s) / (1 - s)) / s - 2 of z = s**2."""
+    return z * _LOG(z)
 
 
 def _rounded(double: Callable) -> Callable:
@@ -170,5 +114,10 @@ def _rounded(double: Callable) -> Callable:
     return single
 
 
-gammaln = _rounded(numba_gamma.gammaln)
-psi = _rounded(numba_gamma.psi)
+SINGLE = made_of(
+    np.float32,
+    *(_power, _exp_parts, _times_power, _log_parts, _log_series, np.float32(-126)),
+    (-104, 89, _LN2_HIGH, _LN2_LOW, 2.0**-126, 2.0**25, 25),
+)
+for _name, _double in numba_gamma.DOUBLE.items():
+    SINGLE[_name] = _rounded(_double)
