@@ -75,10 +75,7 @@ def _without_interrupts(compile_for: Callable[[Any], Any], sig: Any) -> Any:
 def pointer(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
     """Return where an element lies, in an intrinsic that takes an array and an index.
 
-    Parameters
-    ----------
-    context, builder, signature, arguments
-        What numba calls an intrinsic's code generator with.
+    It is called as numba calls an intrinsic's code generator.
     """
     array = context.make_array(signature.args[0])(context, builder, arguments[0])
     return builder.gep(array.data, [arguments[1]])

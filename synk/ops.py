@@ -45,14 +45,9 @@ class _Identity(Op):
 class AllReduce(_Identity):
     """Combines a tensor over all ranks, element by element; every rank gets the result.
 
-    Parameters
-    ----------
-    op : {"avg", "sum", "prod", "min", "max"}
-    gradient : str, optional
-        Of what the value is the gradient, where `grad` has placed the Op. The proof
-        then looks at whether `op` fits; what the user has placed is meant so.
-    of_gather : bool, optional
-        Whether it adds the cotangents of rows that were gathered.
+    `gradient` is what the value is the gradient of, where `grad` has placed the Op. The
+    proof then looks at whether `op` fits; what the user has placed is meant so. With
+    `of_gather` it adds the cotangents of rows that were gathered.
     """
 
     __props__ = ("op",)
@@ -80,9 +75,7 @@ class AllReduce(_Identity):
     ) -> list[Variable]:
         """Return the gradient: the cotangents of all ranks, combined by the same op.
 
-        A rank's value enters the result of every rank. With the cost a sum over ranks,
-        the gradient of a sum is the sum of the cotangents; with the cost an average
-        weighted by rows, that of an average so weighted is their average so weighted.
+        A rank's value enters the result of every rank.
         """
         if self.op in ("avg", "sum"):
             return [_reduced(cotangents[0], self.op, str(inputs[0]))]
@@ -95,20 +88,14 @@ class AllReduce(_Identity):
 
 
 class AllGather(_Identity):
-    """Concatenates the rows of all ranks, along axis 0, in their order.
-
-    The compiler places it where an operation needs all rows at once.
-    """
+    """Concatenates the rows of all ranks, where an operation needs all at once."""
 
     op: OutputOp = "gather"
     gradient: str | None = None
 
 
 class AllStack(Op):
-    """Stacks the ranks' values along a new first axis; zeros of ranks without rows.
-
-    The compiler places it where ranks need each other's statistics, and no sum of them.
-    """
+    """Stacks the ranks' values along a new first axis; zeros of ranks without rows."""
 
     __props__ = ()
     op = "stack"

@@ -55,9 +55,7 @@ def callers_place() -> str:
 
     As in " (made in fit.py:12)"; "" where that is no line of a file.
     """
-    frame = sys._getframe(1)
-    while frame.f_back is not None and _is_between(frame.f_code.co_filename):
-        frame = frame.f_back
+    frame = sys._getframe(callers_level() - 1)
     place = _place(frame.f_code.co_filename, frame.f_lineno, None)
     return "" if place is None else f" (made in {place})"
 
@@ -65,13 +63,11 @@ def callers_place() -> str:
 def callers_level() -> int:
     """Return the `stacklevel` with which `warnings.warn` shows the package's caller."""
     frame, level = sys._getframe(1), 1
-    while frame.f_back is not None and _is_between(frame.f_code.co_filename):
+    # contextlib's is between as in `with synk.session():`.
+    between = (_SYNK, contextlib.__file__)
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(between):
         frame, level = frame.f_back, level + 1
     return level
-
-
-def _is_between(path: str) -> bool:
-    return is_ours(path) or path == contextlib.__file__  # as in `with synk.session():`
 
 
 # -- graphs
@@ -82,8 +78,7 @@ def made_in(var: Variable) -> str | None:
 
     The innermost line of the user's; or of a library's, where PyTensor's trace
     (``config.traceback__limit`` frames) does not go back to the script. Not that in an
-    Op of the user's, which is the same wherever it is applied. None for a variable
-    without a trace, and for those that we have made.
+    Op of the user's, which is the same wherever it is applied. None for our variables.
     """
     for test in (is_users, _is_librarys):
         for trace in reversed(getattr(var.tag, "trace", None) or ()):
@@ -161,14 +156,22 @@ def shorten(error: BaseException) -> None:
     """
     if shows_all_frames():
         return
-    frames = _frames(error.__traceback__)
+    frames, found = [], error.__traceback__
+    while found is not None:
+        frames.append(found)
+        found = found.tb_next
     if isinstance(error, KeyboardInterrupt):
         error.__cause__, error.__suppress_context__ = None, True
         kept = [frame for frame in frames if is_users(_path(frame))]
     else:
         ours = [frame for frame in frames if is_ours(_path(frame))]
         kept = [frame for frame in frames if frame not in ours[:-1]]
-    error.__traceback__ = _linked(kept)
+    linked = None
+    for frame in reversed(kept):
+        # An interrupt may come at code that is in no line.
+        line = frame.tb_lineno or frame.tb_frame.f_code.co_firstlineno
+        linked = types.TracebackType(linked, frame.tb_frame, frame.tb_lasti, line)
+    error.__traceback__ = linked
 
 
 def shows_all_frames() -> bool:
@@ -176,22 +179,5 @@ def shows_all_frames() -> bool:
     return os.environ.get(FULL, "0") not in ("", "0")
 
 
-def _frames(found: types.TracebackType | None) -> list[types.TracebackType]:
-    frames = []
-    while found is not None:
-        frames.append(found)
-        found = found.tb_next
-    return frames
-
-
 def _path(frame: types.TracebackType) -> str:
     return frame.tb_frame.f_code.co_filename
-
-
-def _linked(frames: list[types.TracebackType]) -> types.TracebackType | None:
-    linked = None
-    for frame in reversed(frames):
-        # An interrupt may come at code that is in no line.
-        line = frame.tb_lineno or frame.tb_frame.f_code.co_firstlineno
-        linked = types.TracebackType(linked, frame.tb_frame, frame.tb_lasti, line)
-    return linked

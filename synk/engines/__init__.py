@@ -22,26 +22,16 @@ from . import host, jax
 
 @dataclass(frozen=True)
 class Costs:
-    """What calls take beside computing, and by how much elements are slower.
-
-    docs/modes.rst says how the numbers were set.
-
-    Attributes
-    ----------
-    dispatch : float
-        Seconds that a call takes at least, if they are more than some microseconds.
-    slower : float
-        How many times as long elements take as in numba's loops: of matrices, mostly.
-    serial : float
-        The part that more threads do not shorten (Amdahl's law), but in products.
-    dear_by_pytensor : float
-        How many times as long PyTensor alone takes for functions such as ``exp``.
-    """
+    """What calls take beside computing; docs/modes.rst says how numbers were set."""
 
     dispatch: float = 0.0
+    """Seconds that a call takes at least, if they are more than some microseconds."""
     slower: float = 1.0
+    """How many times as long elements take as in numba's loops: of matrices, mostly."""
     serial: float = 1.0
+    """The part that more threads do not shorten (Amdahl's law), but in products."""
     dear_by_pytensor: float = 1.0
+    """How many times as long PyTensor alone takes for functions such as ``exp``."""
 
 
 class Engine:

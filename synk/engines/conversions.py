@@ -37,13 +37,8 @@ from . import fixes, passed_draws, precision
 def own_mode(mode: Any, product_precision: str | None = None) -> Mode:
     """Return one of PyTensor's modes as synk compiles in it.
 
-    Parameters
-    ----------
-    mode : str, Mode or None
-        As ``pytensor.function`` takes it. Modes that are more than a linker and
-        rewrites, such as ``DebugMode``, are returned as they are.
-    product_precision : str, optional
-        Of products of float32 in JAX mode.
+    Modes that are more than a linker and rewrites, such as ``DebugMode``, stay as they
+    are. The precision is that of products of float32 in JAX mode.
     """
     mode = get_mode(mode)
     is_plain = isinstance(mode.provided_optimizer, RewriteDatabaseQuery)
@@ -71,12 +66,7 @@ def own_mode(mode: Any, product_precision: str | None = None) -> Mode:
 
 
 class OwnJAXLinker(JAXLinker):
-    """PyTensor's linker for JAX, with synk's conversions.
-
-    Parameters
-    ----------
-    product_precision : str, optional
-    """
+    """PyTensor's linker for JAX, with synk's conversions."""
 
     def __init__(self, product_precision: str | None = None) -> None:
         super().__init__()
@@ -146,9 +136,7 @@ class _JAXConversions:
         return self._copied(self._theirs.dispatch(FunctionGraph))(graph, **kwargs)
 
 
-@cache
-def _jax_conversions(product_precision: str | None) -> _JAXConversions:
-    return _JAXConversions(product_precision)
+_jax_conversions = cache(_JAXConversions)
 
 
 # -- numba
@@ -193,22 +181,13 @@ class _NumbaConversions:
         return made if ours is None else ours
 
 
-@cache
-def _numba_conversions() -> _NumbaConversions:
-    return _NumbaConversions()
-
+_numba_conversions = cache(_NumbaConversions)
 
 # -- copies
 
 
 def _copier(meant: Mapping[Any, Any]) -> Callable[[Any], Any]:
-    """Return what copies functions, such that globals of theirs mean other objects.
-
-    Parameters
-    ----------
-    meant : mapping
-        What stands for which object, under whatever name it goes.
-    """
+    """Return what copies functions, such that globals of theirs mean other objects."""
     by_id = {id(old): (old, new) for old, new in meant.items()}
 
     def means(value: Any) -> Any:

@@ -15,7 +15,7 @@ from pytensor.graph.basic import Variable
 
 from .conversions import own_mode
 from .numba_code import ignoring
-from .plain_functions import is_foreign, untold
+from .plain_functions import bring_home, is_foreign, untold
 
 
 def compile_graph(
@@ -36,16 +36,14 @@ def compile_graph(
     """
     made = make_function(inputs, outputs, updates, mode, name, options)
     function = untold(made)
-    shared = [(var, var.container.storage) for var in made.get_shared()]
-    if not shared:
+    read = [var.container.storage for var in made.get_shared()]
+    if not read:
         return function
 
     @wraps(function, assigned=(), updated=())
     def call(*args: np.ndarray) -> list[np.ndarray]:
-        if "jax" in sys.modules:
-            for var, storage in shared:
-                if is_foreign(storage[0]):
-                    _bring_home(var)
+        if "jax" in sys.modules:  # a function compiled for it may have left its arrays
+            bring_home(read)
         return function(*args)
 
     return call
@@ -78,26 +76,16 @@ def make_function(
         )
 
 
-def _bring_home(variable: SharedVariable) -> None:
-    """Make an array of numpy's of what a function compiled for JAX has left."""
-    set_value(variable, np.array(_inside(variable)))
-
-
-def _inside(variable: SharedVariable) -> Any:
-    return variable.get_value(borrow=True, return_internal_type=True)
-
-
 _OURS = ("trust_input", "allow_input_downcast")
 """Options that are dealt with where a function is made or called."""
 
 
 def get_value(variable: SharedVariable) -> Any:
-    """Return the value of a shared variable itself, without a copy if it is numpy's.
+    """Return the value of a shared variable itself, without a copy.
 
-    A function compiled for JAX leaves an array of JAX's there: one of numpy's with the
-    same values is returned, which must not be written to.
+    Of an array of JAX's numpy's view is returned, which must not be written to.
     """
-    value = _inside(variable)
+    value = variable.get_value(borrow=True, return_internal_type=True)
     return np.asarray(value) if is_foreign(value) else value
 
 

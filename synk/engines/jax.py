@@ -62,7 +62,7 @@ def compile_graph(
     streams = [
         var
         for var in graph_inputs([*outputs, *news])
-        if isinstance(var, SharedVariable) and _is_stream(var)
+        if isinstance(var, SharedVariable) and isinstance(var.type, RandomType)
     ]
     stand_ins: dict[Variable, Variable] = {
         var: var.type(name=var.name) for var in streams
@@ -70,7 +70,7 @@ def compile_graph(
     bounds = Bounds([*outputs, *news])
     graphs = clone_replace([*outputs, *bounds.flags, *news], stand_ins)
     n = len(outputs) + len(bounds.flags)
-    drawn = {var for var, _ in updates if _is_stream(var)}
+    drawn = {var for var, _ in updates if isinstance(var.type, RandomType)}
     function = host.make_function(
         [*inputs, *stand_ins.values()],
         graphs[:n],
@@ -90,10 +90,7 @@ def compile_graph(
 
 
 def start_in(surroundings: Callable[[], AbstractContextManager] | None) -> None:
-    """Have XLA's threads started in a ``with`` block of what this returns.
-
-    XLA has as many as the thread that starts it may use cores. They stay as many.
-    """
+    """Have XLA started in a ``with`` block, whose cores tell its number of threads."""
     _surroundings[:] = [] if surroundings is None else [surroundings]
 
 
@@ -144,7 +141,7 @@ def set_value(variable: SharedVariable, value: Any) -> None:
 
     What a graph makes of a random stream is not kept: the next key is drawn anew.
     """
-    if _is_stream(variable):
+    if isinstance(variable.type, RandomType):
         _draw(host.get_value(variable))
     elif isinstance(value, np.ndarray):
         host.set_value(variable, value)
@@ -173,13 +170,7 @@ _read: list[Callable[[Any], np.ndarray]] = []
 
 
 class _Program:
-    """A compiled function, and the shared variables that it reads and updates.
-
-    Attributes
-    ----------
-    shapes : set of tuple
-        The shapes of arguments that it was called with; XLA compiles for each.
-    """
+    """A compiled function, and the shared variables that it reads and updates."""
 
     def __init__(
         self,
@@ -197,6 +188,7 @@ class _Program:
         # Of streams whose keys another stage has made.
         self._led_on = [var for var in drawn if var not in streams]
         self.shapes: set[tuple] = set()
+        """Of arguments that it was called with; XLA compiles for each."""
 
     def __call__(self, *args: Any) -> list[Any]:
         # The key of a stream, which another stage has drawn from, is a dict.
@@ -245,10 +237,6 @@ def wait(values: list[Any]) -> None:
                 look_about()
                 time.sleep(_POLL)
     jax.block_until_ready(values)
-
-
-def _is_stream(var: SharedVariable) -> bool:
-    return isinstance(var.type, RandomType)
 
 
 def _key(var: SharedVariable, draw: bool) -> Any:
@@ -311,16 +299,12 @@ def folder_for(threads: int) -> Path:
     XLA makes code for the processor, and for as many threads as it has: what was
     compiled with one runs on one. JAX looks at neither when it reads the cache.
     """
-    about = hashlib.sha256(_processor().encode()).hexdigest()[:12]
-    return Path(pytensor.config.base_compiledir, _FOLDER, f"{about}-{threads}")
-
-
-def _processor() -> str:
-    """Return what the system says of the processor: its model, and what it can do."""
     found: dict[str, str] = {}
     with contextlib.suppress(OSError):
         for line in Path("/proc/cpuinfo").read_text().splitlines():
             name, _, value = line.partition(":")
             found.setdefault(name.strip(), value.strip())
     names = "model name", "flags", "CPU part", "Features"  # the last two on ARM
-    return "\n".join(found.get(name, "") for name in names)
+    processor = "\n".join(found.get(name, "") for name in names)
+    about = hashlib.sha256(processor.encode()).hexdigest()[:12]
+    return Path(pytensor.config.base_compiledir, _FOLDER, f"{about}-{threads}")

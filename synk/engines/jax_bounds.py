@@ -25,17 +25,7 @@ INDEXING = _READING + _WRITING
 
 
 class Bounds:
-    """The indices of a graph, each of which must be in range.
-
-    Parameters
-    ----------
-    graph : sequence of Variable
-
-    Attributes
-    ----------
-    flags : list of Variable
-        None, or one vector of bools: which nodes have all of theirs in range.
-    """
+    """The indices of a graph, each of which must be in range."""
 
     def __init__(self, graph: Sequence[Variable]) -> None:
         found = {
@@ -46,6 +36,7 @@ class Bounds:
         self._nodes = [node for node, flag in found.items() if flag is not None]
         flags: list[Any] = [flag for flag in found.values() if flag is not None]
         self.flags: list[Variable] = [pt.stack(flags)] if flags else []
+        """None, or one vector of bools: which nodes have all of theirs in range."""
 
     def check(self, flags: np.ndarray) -> None:
         """Raise IndexError for the first node that has an index out of range."""

@@ -89,18 +89,9 @@ def loop_over_blocks(
 ) -> Loop | None:
     """Return what runs a program of `host.compile_graph` for blocks of rows.
 
-    Parameters
-    ----------
-    cuts : sequence of CutBy
-        How each argument is cut, along its first dimension. The first one that is cut
-        by rows tells how many there are.
-    takes : sequence of (int, Way)
-        Which outputs it returns, and how blocks' values come together to them.
-
-    Returns
-    -------
-    Loop or None
-        None if the function is not numba's, or an output is combined in another way.
+    The first argument that is cut by rows tells how many there are. It returns the
+    outputs that `takes` numbers, with the way in which blocks' values come together.
+    None if the function is not numba's, or an output is combined in another way.
     """
     function = inspect.unwrap(program)
     step = getattr(getattr(function, "vm", None), "jit_fn", None)

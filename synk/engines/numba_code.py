@@ -58,19 +58,10 @@ def array_type(var: Variable) -> Any:
 
 
 def make_ahead(program: Callable, given: Sequence[Any]) -> list[Any]:
-    """Make the machine code of a compiled graph, or load it.
+    """Make the machine code of what `host.compile_graph` has returned, or load it.
 
-    Parameters
-    ----------
-    program : callable
-        What `host.compile_graph` has returned, for a mode of numba's.
-    given : sequence
-        Numba's types of what it is called with; None where one is not known.
-
-    Returns
-    -------
-    list
-        Numba's types of what it returns; empty if there is no code yet.
+    Takes numba's types of what it is called with, None where one is not known, and
+    returns those of what it returns; none if there is no code yet.
     """
     import numba
     from numba.core.errors import NumbaError
@@ -89,7 +80,9 @@ def make_ahead(program: Callable, given: Sequence[Any]) -> list[Any]:
     except NumbaError:
         return []  # raised again by the first call, with PyTensor's note on the Op
     returned = vm.jit_fn.overloads[types].signature.return_type
-    return [_if_settled(one) for one in getattr(returned, "types", ())]
+    # An array of any strides may turn out to be in C order outside of numba.
+    returned = getattr(returned, "types", ())
+    return [of if getattr(of, "layout", "C") == "C" else None for of in returned]
 
 
 def _type_of(value: Any) -> Any:
@@ -102,11 +95,3 @@ def _type_of(value: Any) -> Any:
         return numba.typeof(value)
     except ValueError:
         return None
-
-
-def _if_settled(type_: Any) -> Any:
-    """Return a type that values have outside of numba as well, None for another one.
-
-    An array of any strides may turn out to be in C order there.
-    """
-    return None if getattr(type_, "layout", "C") != "C" else type_

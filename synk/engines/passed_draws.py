@@ -105,12 +105,7 @@ def _end_amid(rng: Any, *rest: Any) -> Any:
 def drawn(node: Apply, draw: Callable) -> Callable:
     """Return what draws for a rank's rows where a stream says so, and else as `draw`.
 
-    Parameters
-    ----------
-    node : Apply
-        Of a random variable.
-    draw : callable
-        PyTensor's, of a key's dict, a shape and parameters. It changes the dict.
+    PyTensor's `draw` takes a key's dict, which it changes, a shape and parameters.
     """
 
     def call(rng: Any, size: Any, *parameters: Any) -> Any:

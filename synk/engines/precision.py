@@ -10,24 +10,18 @@ float16 its factors are converted to that type, and what it returns is converted
 XLA then computes a product of 16 bits, which it accumulates in float32 and rounds at
 the end.
 
-XLA takes some freedom with these conversions (``xla_allow_excess_precision``): where
-one down is followed by one up, on the CPU for one, it may leave out both and go on with
-the float32. So results lie between those of 16 bits and those of float32, and which it
-is may differ between functions.
+XLA may leave out a conversion down that is followed by one up
+(``xla_allow_excess_precision``). So results lie between those of 16 bits and those of
+float32, and which it is may differ between functions. A product with a vector it
+computes element by element, on GPUs in 16 bits, so that each term of the sum is
+rounded. Such products are left float32, of rounded factors.
 
-A product with a vector it computes element by element, on GPUs in 16 bits, so that each
-term of the sum is rounded. Such products are left float32, of rounded factors.
-
-`ConvertFactors` goes further, for the sake of memory and of XLA:
-
-*Each value is converted once*, before it is reshaped or transposed on the way to its
-products. XLA takes a transposed factor as it is, but not if a conversion is in between.
-
-*Images are kept in 16 bits.* What is convolved is read by others as well: by what adds
-it to the outputs of a block, and by the gradients. All of them read the image of 16
-bits that the convolution needs, and convert it to float32 for themselves; a barrier
-keeps XLA from giving them the float32 that it was made of, and so from storing both.
-Half the bytes of activations, then, as where a program is written for 16 bits.
+`ConvertFactors` goes further, for the sake of memory and of XLA. *Each value is
+converted once*, before it is reshaped or transposed on the way to its products: XLA
+takes a transposed factor as it is, but not if a conversion is in between. *Images are
+kept in 16 bits*: others than convolutions read those of 16 bits, too, and convert them
+for themselves. A barrier keeps XLA from giving them the float32 that it was made of,
+and so from storing both. Half the bytes of activations, then.
 """
 
 from __future__ import annotations
@@ -67,13 +61,7 @@ PRODUCTS: tuple[type, ...] = (Dot, BatchedDot, Einsum, Convolve1d, ConvOp)
 
 
 def check_precision(precision: Any) -> None:
-    """Raise for a name that is none.
-
-    Raises
-    ------
-    ValueError
-        If there is no such precision.
-    """
+    """Raise ValueError for a name that is none."""
     if precision is not None and precision not in PRECISIONS:
         raise ValueError(
             f"precision must be None or one of {', '.join(PRECISIONS)},"
@@ -82,13 +70,7 @@ def check_precision(precision: Any) -> None:
 
 
 def check_engine(precision: str | None, engine: Any) -> None:
-    """Raise where a function is compiled by what has one precision only.
-
-    Raises
-    ------
-    ValueError
-        In other modes than JAX's. There float32 is computed as such.
-    """
+    """Raise ValueError where a function is compiled by what has one precision only."""
     if precision not in (None, "float32") and not engine.HAS_PRECISIONS:
         raise ValueError(
             f"precision={precision!r} needs mode='JAX': in other modes products of"

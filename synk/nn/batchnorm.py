@@ -57,29 +57,33 @@ def batch_normalization_train(
     -----
     S. Ioffe and C. Szegedy 2015, "Batch normalization". The running variance is that
     of the population: var * m / (m - 1), with m numbers in a mean. In a function that
-    runs on several ranks, the statistics are those of each rank's own rows.
+    runs on several ranks, the statistics are those of all rows, or, with
+    ``statistics="local"``, of each rank's own.
     """
-    x = as_floats(inputs)[0]
+    (x,) = as_floats(inputs)
     reduced = _reduced_axes(x, axes)
     epsilon = _checked_epsilon(epsilon, x)
     if (running_mean is None) != (running_var is None):
         raise TypeError("running_mean and running_var belong together: give both")
-    layout = _Layout(x, reduced)
-    gamma, beta = layout.spread("gamma", gamma), layout.spread("beta", beta)
+    parameters = {"gamma": gamma, "beta": beta}
+    if running_mean is not None:
+        parameters |= {"running_mean": running_mean, "running_var": running_var}
+    are_short, gamma, beta, *running = _spread(x, reduced, parameters)
     mean = x.mean(axis=reduced, keepdims=True)
     var = pt.sqr(x - mean).mean(axis=reduced, keepdims=True)
     invstd = 1 / pt.sqrt(var + epsilon)
     out = (x - mean) * (invstd * gamma) + beta
-    results = [out, layout.shrink(mean), layout.shrink(invstd)]
-    if running_mean is not None:
+    results = [mean, invstd]
+    if running:
         count = pt.prod([x.shape[axis] for axis in reduced]).astype(x.dtype)
         rate = number_like(running_average_factor, x)
-        spread = layout.spread("running_mean", running_mean)
-        results.append(layout.shrink(spread * (1 - rate) + mean * rate))
-        spread = layout.spread("running_var", running_var)
         unbiased = var * (count / (count - 1))
-        results.append(layout.shrink(spread * (1 - rate) + unbiased * rate))
-    return tuple(results)
+        for before, now in zip(running, (mean, unbiased), strict=True):
+            results.append(before * (1 - rate) + now * rate)
+    if are_short:
+        kept = [axis for axis in range(x.type.ndim) if axis not in reduced]
+        results = [value.dimshuffle(*kept) for value in results]
+    return (out, *results)
 
 
 def batch_normalization_test(
@@ -105,10 +109,9 @@ def batch_normalization_test(
     TensorVariable
         Of the inputs' shape: gamma * (inputs - mean) / sqrt(var + epsilon) + beta.
     """
-    x = as_floats(inputs)[0]
-    layout = _Layout(x, _reduced_axes(x, axes))
-    gamma, beta = layout.spread("gamma", gamma), layout.spread("beta", beta)
-    mean, var = layout.spread("mean", mean), layout.spread("var", var)
+    (x,) = as_floats(inputs)
+    parameters = {"gamma": gamma, "beta": beta, "mean": mean, "var": var}
+    _, gamma, beta, mean, var = _spread(x, _reduced_axes(x, axes), parameters)
     return (x - mean) * (gamma / pt.sqrt(var + _checked_epsilon(epsilon, x))) + beta
 
 
@@ -136,37 +139,26 @@ def _checked_epsilon(epsilon: float, x: Any) -> Any:
     return number_like(epsilon, x)
 
 
-class _Layout:
-    """Between the shape of parameters as the user has them, and one that broadcasts."""
-
-    def __init__(self, x: Any, reduced: tuple[int, ...]) -> None:
-        self.ndim = x.type.ndim
-        self.reduced = reduced
-        self.short = False
-
-    def spread(self, what: str, values: Any) -> Any:
-        """Return a parameter with as many axes as the inputs."""
-        values = pt.as_tensor_variable(values)
-        if values.type.ndim == self.ndim:
-            return pt.specify_broadcastable(values, *self.reduced)
-        kept = self.ndim - len(self.reduced)
+def _spread(x: Any, reduced: tuple[int, ...], parameters: dict[str, Any]) -> list[Any]:
+    """Return whether parameters leave out axes, and each with as many as the inputs."""
+    axes = range(x.type.ndim)
+    kept = x.type.ndim - len(reduced)
+    found: list[Any] = [False]
+    for what, given in parameters.items():
+        values = pt.as_tensor_variable(given)
+        if values.type.ndim == x.type.ndim:
+            found.append(pt.specify_broadcastable(values, *reduced))
+            continue
         if values.type.ndim != kept:
             raise ValueError(
-                f"{what} must have {self.ndim} axes, or {kept} without those that are"
-                f" normalised, {self.reduced}; got {values.type.ndim}"
+                f"{what} must have {x.type.ndim} axes, or {kept} without those that are"
+                f" normalised, {reduced}; got {values.type.ndim}"
             )
-        self.short = True
+        found[0] = True
         order = iter(range(kept))
-        return values.dimshuffle(
-            *("x" if axis in self.reduced else next(order) for axis in range(self.ndim))
-        )
-
-    def shrink(self, values: Any) -> Any:
-        """Return statistics in the shape in which parameters were given."""
-        if not self.short:
-            return values
-        kept = [axis for axis in range(self.ndim) if axis not in self.reduced]
-        return values.dimshuffle(*kept)
+        wider = ["x" if axis in reduced else next(order) for axis in axes]
+        found.append(values.dimshuffle(*wider))
+    return found
 
 
 def local_response_normalization(

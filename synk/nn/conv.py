@@ -1,94 +1,17 @@
-"""Convolution of images and volumes, its gradients as functions, and transposed."""
+"""Convolution of images and volumes, its gradients as functions, and transposed.
+
+Each function is made for images, with two axes, and for volumes, with three.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytensor.tensor as pt
 
 from .convops import Conv, ConvFilters, ConvInputs, like_inputs, of_shape
 from .windows import as_border, as_int, as_ints
-
-
-def conv2d(
-    input: Any,
-    filters: Any,
-    border_mode: Any = "valid",
-    subsample: Any = (1, 1),
-    filter_flip: bool = True,
-    filter_dilation: Any = (1, 1),
-    num_groups: int = 1,
-) -> Any:
-    """Convolve images with filters.
-
-    Parameters
-    ----------
-    input : tensor_like
-        Shape (batch, channels, rows, columns).
-    filters : tensor_like
-        Shape (filters, channels // num_groups, rows, columns).
-    border_mode : {"valid", "full", "half"}, int, or tuple
-        How many zeros surround an image: none; one less than the reach of a filter,
-        which is the number of pixels it stretches over; half its reach, rounded down;
-        a number; or one number, or one pair (before, after), for each axis.
-    subsample : int or tuple of int
-        By how many pixels the filters move between outputs.
-    filter_flip : bool
-        True convolves, as mathematics has it; False correlates, as most libraries do.
-    filter_dilation : int or tuple of int
-        The distance between neighbouring pixels of a filter.
-    num_groups : int
-        Divides channels and filters into groups: each filter sees those channels that
-        belong to its group.
-
-    Returns
-    -------
-    TensorVariable
-        Shape (batch, filters, rows, columns), of the wider dtype of the two.
-
-    Raises
-    ------
-    TypeError, ValueError
-        If parameters are none of these; and from compiled functions, if shapes do not
-        fit.
-
-    Examples
-    --------
-    >>> import numpy as np, pytensor, pytensor.tensor as pt, synk
-    >>> x, w = pt.tensor4("x"), pt.tensor4("w")
-    >>> y = synk.nn.conv2d(x, w, border_mode="half", subsample=2)
-    >>> f = pytensor.function([x, w], y, mode="FAST_COMPILE")
-    >>> f(np.ones((1, 1, 4, 4)), np.ones((1, 1, 3, 3)))
-    array([[[[4., 6.],
-             [6., 9.]]]])
-    """
-    how = border_mode, subsample, filter_flip, filter_dilation, num_groups
-    return Conv(*_parameters(2, *how))(input, filters)
-
-
-def conv3d(
-    input: Any,
-    filters: Any,
-    border_mode: Any = "valid",
-    subsample: Any = (1, 1, 1),
-    filter_flip: bool = True,
-    filter_dilation: Any = (1, 1, 1),
-    num_groups: int = 1,
-) -> Any:
-    """Convolve volumes with filters; `conv2d` with one more axis.
-
-    Parameters
-    ----------
-    input, filters, border_mode, subsample, filter_flip, filter_dilation, num_groups
-        As for `conv2d`, with one more axis, depth, before rows and columns.
-
-    Returns
-    -------
-    TensorVariable
-        Shape (batch, filters, depth, rows, columns).
-    """
-    how = border_mode, subsample, filter_flip, filter_dilation, num_groups
-    return Conv(*_parameters(3, *how))(input, filters)
 
 
 def _parameters(
@@ -112,212 +35,205 @@ def _parameters(
     )
 
 
-def conv2d_grad_wrt_inputs(
-    output_grad: Any,
-    filters: Any,
-    input_shape: Any,
-    border_mode: Any = "valid",
-    subsample: Any = (1, 1),
-    filter_flip: bool = True,
-    filter_dilation: Any = (1, 1),
-    num_groups: int = 1,
-) -> Any:
-    """Return the gradient of a convolution of images by its inputs.
+def _convolution(ndim: int) -> Callable[..., Any]:
+    ones = (1,) * ndim
 
-    Parameters
-    ----------
-    output_grad : tensor_like
-        The gradient by the outputs, shape (batch, filters, rows, columns).
-    filters : tensor_like
-        Shape (filters, channels // num_groups, rows, columns).
-    input_shape : sequence of int or scalar variables
-        Of the inputs: (batch, channels, rows, columns). None for batch and channels,
-        which follow from the others.
-    border_mode, subsample, filter_flip, filter_dilation, num_groups
-        Those of the convolution; see `conv2d`.
+    def conv(
+        input: Any,
+        filters: Any,
+        border_mode: Any = "valid",
+        subsample: Any = ones,
+        filter_flip: bool = True,
+        filter_dilation: Any = ones,
+        num_groups: int = 1,
+    ) -> Any:
+        """Convolve images, or volumes, with filters.
 
-    Returns
-    -------
-    TensorVariable
-        Shape `input_shape`.
-    """
-    how = border_mode, subsample, filter_flip, filter_dilation, num_groups
-    return _grad_inputs(output_grad, filters, input_shape, _parameters(2, *how))
+        Parameters
+        ----------
+        input : tensor_like
+            Shape (batch, channels, rows, columns); of volumes, here and below, (batch,
+            channels, depth, rows, columns).
+        filters : tensor_like
+            Shape (filters, channels // num_groups, rows, columns).
+        border_mode : {"valid", "full", "half"}, int, or tuple
+            How many zeros surround an image: none; one less than the reach of a filter,
+            which is the number of pixels it stretches over; half its reach, rounded
+            down; a number; or one number, or one pair (before, after), for each axis.
+        subsample : int or tuple of int
+            By how many pixels the filters move between outputs.
+        filter_flip : bool
+            True convolves, as mathematics has it; False correlates, as most libraries
+            do.
+        filter_dilation : int or tuple of int
+            The distance between neighbouring pixels of a filter.
+        num_groups : int
+            Divides channels and filters into groups: each filter sees those channels
+            that belong to its group.
 
+        Returns
+        -------
+        TensorVariable
+            Shape (batch, filters, rows, columns), of the wider dtype of the two.
 
-def conv3d_grad_wrt_inputs(
-    output_grad: Any,
-    filters: Any,
-    input_shape: Any,
-    border_mode: Any = "valid",
-    subsample: Any = (1, 1, 1),
-    filter_flip: bool = True,
-    filter_dilation: Any = (1, 1, 1),
-    num_groups: int = 1,
-) -> Any:
-    """Return the gradient of a convolution of volumes by its inputs.
+        Raises
+        ------
+        TypeError, ValueError
+            If parameters are none of these; and from compiled functions, if shapes do
+            not fit.
 
-    Parameters
-    ----------
-    output_grad, filters, input_shape
-        As for `conv2d_grad_wrt_inputs`, with one more axis.
-    border_mode, subsample, filter_flip, filter_dilation, num_groups
-        Those of the convolution; see `conv3d`.
+        Examples
+        --------
+        >>> import numpy as np, pytensor, pytensor.tensor as pt, synk
+        >>> x, w = pt.tensor4("x"), pt.tensor4("w")
+        >>> y = synk.nn.conv2d(x, w, border_mode="half", subsample=2)
+        >>> f = pytensor.function([x, w], y, mode="FAST_COMPILE")
+        >>> f(np.ones((1, 1, 4, 4)), np.ones((1, 1, 3, 3)))
+        array([[[[4., 6.],
+                 [6., 9.]]]])
+        """
+        how = border_mode, subsample, filter_flip, filter_dilation, num_groups
+        return Conv(*_parameters(ndim, *how))(input, filters)
 
-    Returns
-    -------
-    TensorVariable
-        Shape `input_shape`.
-    """
-    how = border_mode, subsample, filter_flip, filter_dilation, num_groups
-    return _grad_inputs(output_grad, filters, input_shape, _parameters(3, *how))
-
-
-def _grad_inputs(y: Any, w: Any, shape: Any, parameters: tuple) -> Any:
-    y, w = pt.as_tensor_variable(y), pt.as_tensor_variable(w)
-    op = ConvInputs(*parameters)
-    shape = list(shape)
-    return op(like_inputs(op, w, y, shape[-op.ndim :], batch=shape[0]), w, y)
+    return _named(f"conv{ndim}d", conv)
 
 
-def conv2d_grad_wrt_weights(
-    input: Any,
-    output_grad: Any,
-    filter_shape: Any,
-    border_mode: Any = "valid",
-    subsample: Any = (1, 1),
-    filter_flip: bool = True,
-    filter_dilation: Any = (1, 1),
-    num_groups: int = 1,
-) -> Any:
-    """Return the gradient of a convolution of images by its filters.
+def _by_inputs(ndim: int) -> Callable[..., Any]:
+    ones = (1,) * ndim
 
-    Parameters
-    ----------
-    input : tensor_like
-        Shape (batch, channels, rows, columns).
-    output_grad : tensor_like
-        The gradient by the outputs, shape (batch, filters, rows, columns).
-    filter_shape : sequence of int or scalar variables
-        Of the filters: (filters, channels // num_groups, rows, columns). None for the
-        first two, which follow from the others.
-    border_mode, subsample, filter_flip, filter_dilation, num_groups
-        Those of the convolution; see `conv2d`.
+    def conv_grad_wrt_inputs(
+        output_grad: Any,
+        filters: Any,
+        input_shape: Any,
+        border_mode: Any = "valid",
+        subsample: Any = ones,
+        filter_flip: bool = True,
+        filter_dilation: Any = ones,
+        num_groups: int = 1,
+    ) -> Any:
+        """Return the gradient of a convolution by its inputs.
 
-    Returns
-    -------
-    TensorVariable
-        Shape `filter_shape`.
-    """
-    how = border_mode, subsample, filter_flip, filter_dilation, num_groups
-    return _grad_filters(input, output_grad, filter_shape, _parameters(2, *how))
+        Parameters
+        ----------
+        output_grad : tensor_like
+            The gradient by the outputs, shape (batch, filters, rows, columns).
+        filters : tensor_like
+            Shape (filters, channels // num_groups, rows, columns).
+        input_shape : sequence of int or scalar variables
+            Of the inputs: (batch, channels, rows, columns). None for batch and
+            channels, which follow from the others.
+        border_mode, subsample, filter_flip, filter_dilation, num_groups
+            Those of the convolution; see `conv2d`.
 
+        Returns
+        -------
+        TensorVariable
+            Shape `input_shape`.
+        """
+        how = border_mode, subsample, filter_flip, filter_dilation, num_groups
+        y, w = pt.as_tensor_variable(output_grad), pt.as_tensor_variable(filters)
+        op = ConvInputs(*_parameters(ndim, *how))
+        batch, _, *image = input_shape
+        return op(like_inputs(op, w, y, image, batch), w, y)
 
-def conv3d_grad_wrt_weights(
-    input: Any,
-    output_grad: Any,
-    filter_shape: Any,
-    border_mode: Any = "valid",
-    subsample: Any = (1, 1, 1),
-    filter_flip: bool = True,
-    filter_dilation: Any = (1, 1, 1),
-    num_groups: int = 1,
-) -> Any:
-    """Return the gradient of a convolution of volumes by its filters.
-
-    Parameters
-    ----------
-    input, output_grad, filter_shape
-        As for `conv2d_grad_wrt_weights`, with one more axis.
-    border_mode, subsample, filter_flip, filter_dilation, num_groups
-        Those of the convolution; see `conv3d`.
-
-    Returns
-    -------
-    TensorVariable
-        Shape `filter_shape`.
-    """
-    how = border_mode, subsample, filter_flip, filter_dilation, num_groups
-    return _grad_filters(input, output_grad, filter_shape, _parameters(3, *how))
+    return _named(f"conv{ndim}d_grad_wrt_inputs", conv_grad_wrt_inputs)
 
 
-def _grad_filters(x: Any, y: Any, shape: Any, parameters: tuple) -> Any:
-    x, y = pt.as_tensor_variable(x), pt.as_tensor_variable(y)
-    op = ConvFilters(*parameters)
-    filters, channels, *window = shape
-    filters = y.shape[1] if filters is None else filters
-    channels = x.shape[1] // op.groups if channels is None else channels
-    return op(x, of_shape((filters, channels, *window), x.type.dtype), y)
+def _by_weights(ndim: int) -> Callable[..., Any]:
+    ones = (1,) * ndim
+
+    def conv_grad_wrt_weights(
+        input: Any,
+        output_grad: Any,
+        filter_shape: Any,
+        border_mode: Any = "valid",
+        subsample: Any = ones,
+        filter_flip: bool = True,
+        filter_dilation: Any = ones,
+        num_groups: int = 1,
+    ) -> Any:
+        """Return the gradient of a convolution by its filters.
+
+        Parameters
+        ----------
+        input : tensor_like
+            Shape (batch, channels, rows, columns).
+        output_grad : tensor_like
+            The gradient by the outputs, shape (batch, filters, rows, columns).
+        filter_shape : sequence of int or scalar variables
+            Of the filters: (filters, channels // num_groups, rows, columns). None for
+            the first two, which follow from the others.
+        border_mode, subsample, filter_flip, filter_dilation, num_groups
+            Those of the convolution; see `conv2d`.
+
+        Returns
+        -------
+        TensorVariable
+            Shape `filter_shape`.
+        """
+        how = border_mode, subsample, filter_flip, filter_dilation, num_groups
+        x, y = pt.as_tensor_variable(input), pt.as_tensor_variable(output_grad)
+        op = ConvFilters(*_parameters(ndim, *how))
+        filters, channels, *window = filter_shape
+        filters = y.shape[1] if filters is None else filters
+        channels = x.shape[1] // op.groups if channels is None else channels
+        return op(x, of_shape((filters, channels, *window), x.type.dtype), y)
+
+    return _named(f"conv{ndim}d_grad_wrt_weights", conv_grad_wrt_weights)
 
 
-def conv2d_transpose(
-    input: Any,
-    filters: Any,
-    output_shape: Any = None,
-    border_mode: Any = "valid",
-    subsample: Any = (1, 1),
-    filter_flip: bool = True,
-    filter_dilation: Any = (1, 1),
-    num_groups: int = 1,
-) -> Any:
-    """Convolve images transposed: `subsample` makes them larger.
+def _transposed(ndim: int) -> Callable[..., Any]:
+    ones = (1,) * ndim
 
-    It is the gradient, by its inputs, of the convolution with the same parameters.
+    def conv_transpose(
+        input: Any,
+        filters: Any,
+        output_shape: Any = None,
+        border_mode: Any = "valid",
+        subsample: Any = ones,
+        filter_flip: bool = True,
+        filter_dilation: Any = ones,
+        num_groups: int = 1,
+    ) -> Any:
+        """Convolve images, or volumes, transposed: `subsample` makes them larger.
 
-    Parameters
-    ----------
-    input : tensor_like
-        Shape (batch, channels, rows, columns).
-    filters : tensor_like
-        Shape (channels, outputs // num_groups, rows, columns): the filters of the
-        convolution that this one transposes.
-    output_shape : sequence of int or scalar variables, optional
-        (batch, outputs, rows, columns), or (rows, columns) alone. By default the
-        smallest images whose convolution has the shape of the inputs.
-    border_mode, subsample, filter_flip, filter_dilation, num_groups
-        As for `conv2d`.
+        It is the gradient, by its inputs, of the convolution with the same parameters.
 
-    Returns
-    -------
-    TensorVariable
-        Shape (batch, outputs, rows, columns).
-    """
-    how = border_mode, subsample, filter_flip, filter_dilation, num_groups
-    return _transpose(input, filters, output_shape, _parameters(2, *how))
+        Parameters
+        ----------
+        input : tensor_like
+            Shape (batch, channels, rows, columns).
+        filters : tensor_like
+            Shape (channels, outputs // num_groups, rows, columns): the filters of the
+            convolution that this one transposes.
+        output_shape : sequence of int or scalar variables, optional
+            (batch, outputs, rows, columns), or (rows, columns) alone. By default the
+            smallest images whose convolution has the shape of the inputs.
+        border_mode, subsample, filter_flip, filter_dilation, num_groups
+            As for `conv2d`.
 
+        Returns
+        -------
+        TensorVariable
+            Shape (batch, outputs, rows, columns).
+        """
+        how = border_mode, subsample, filter_flip, filter_dilation, num_groups
+        y, w = pt.as_tensor_variable(input), pt.as_tensor_variable(filters)
+        op = ConvInputs(*_parameters(ndim, *how))
+        image = None if output_shape is None else list(output_shape)[-ndim:]
+        if image is not None and None in image:
+            image = None
+        return op(like_inputs(op, w, y, image), w, y)
 
-def conv3d_transpose(
-    input: Any,
-    filters: Any,
-    output_shape: Any = None,
-    border_mode: Any = "valid",
-    subsample: Any = (1, 1, 1),
-    filter_flip: bool = True,
-    filter_dilation: Any = (1, 1, 1),
-    num_groups: int = 1,
-) -> Any:
-    """Convolve volumes transposed: `subsample` makes them larger.
-
-    Parameters
-    ----------
-    input, filters, output_shape
-        As for `conv2d_transpose`, with one more axis.
-    border_mode, subsample, filter_flip, filter_dilation, num_groups
-        As for `conv3d`.
-
-    Returns
-    -------
-    TensorVariable
-        Shape (batch, outputs, depth, rows, columns).
-    """
-    how = border_mode, subsample, filter_flip, filter_dilation, num_groups
-    return _transpose(input, filters, output_shape, _parameters(3, *how))
+    return _named(f"conv{ndim}d_transpose", conv_transpose)
 
 
-def _transpose(y: Any, w: Any, shape: Any, parameters: tuple) -> Any:
-    y, w = pt.as_tensor_variable(y), pt.as_tensor_variable(w)
-    op = ConvInputs(*parameters)
-    sizes = None if shape is None else list(shape)[-op.ndim :]
-    if sizes is not None and None in sizes:
-        sizes = None
-    return op(like_inputs(op, w, y, sizes), w, y)
+def _named(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    function.__name__ = function.__qualname__ = name
+    return function
+
+
+conv2d, conv3d = map(_convolution, (2, 3))
+conv2d_grad_wrt_inputs, conv3d_grad_wrt_inputs = map(_by_inputs, (2, 3))
+conv2d_grad_wrt_weights, conv3d_grad_wrt_weights = map(_by_weights, (2, 3))
+conv2d_transpose, conv3d_transpose = map(_transposed, (2, 3))

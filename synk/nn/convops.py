@@ -30,7 +30,10 @@ class Conv(ConvOp):
     """The outputs of a convolution, from inputs and filters."""
 
     KERNELS = numpy_kernels.outputs, conv_jax.outputs
-    shape = ConvOp.outputs_shape
+
+    def shape(self, *shapes: Sequence) -> Sequence:
+        """Return the shape of the outputs."""
+        return self.outputs_shape(*shapes)
 
     def static_shape(self, *shapes: Sequence) -> Sequence:
         """Return what is known of the shape of the outputs."""

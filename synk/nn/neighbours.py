@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytensor.tensor as pt
@@ -55,7 +55,7 @@ class Patches(KernelOp):
     """To raise if patches do not fill the images."""
 
     __props__ = ("size", "step", "exact")
-    KERNELS = _chosen, _chosen
+    KERNELS: ClassVar[tuple[Callable, Callable]] = (_chosen, _chosen)
 
     @property
     def pixels(self) -> int:

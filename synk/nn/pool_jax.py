@@ -26,7 +26,7 @@ from collections.abc import Callable
 from functools import partial, reduce
 from itertools import product
 from math import prod
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -200,8 +200,8 @@ def _pool_on_cpu(op: Pooling, x: Any) -> Any:
     if any(s < w for s, w in zip(op.stride, op.window, strict=True)):
         return windows.channels_back(windows.reduced(jnp.maximum, pixels, -np.inf))
     # Computed once for the gradient as well, for which XLA has to see places used.
-    found = windows.maxima(pixels)
-    values = jnp.where(found.places != 0, found.values, x.dtype.type(np.nan))
+    values, places = windows.maxima(pixels)
+    values = jnp.where(places != 0, values, x.dtype.type(np.nan))
     return windows.channels_back(values)
 
 
@@ -210,41 +210,19 @@ def _grad_on_cpu(op: Pooling, x: Any, y: Any, g: Any) -> Any:
     windows = _Windows(op, x.shape)
     places = None
     if op.mode == "max":
-        places = windows.maxima(windows.channels_last(x)).places
+        _, places = windows.maxima(windows.channels_last(x))
     return windows.channels_back(windows.spread(places, windows.channels_last(g)))
 
 
 def _pick_on_cpu(op: Pooling, x: Any, y: Any, v: Any) -> Any:
     """Return the sum of v over those pixels of each window that are its maximum y."""
     windows = _Windows(op, x.shape)
-    places = windows.maxima(windows.channels_last(x)).places
+    _, places = windows.maxima(windows.channels_last(x))
     return windows.channels_back(windows.picked(places, windows.channels_last(v)))
 
 
-class _Maxima(NamedTuple):
-    """Windows' maxima, and where in the windows they are.
-
-    Attributes
-    ----------
-    values : array, shape (..., *pooled, channels)
-    places : array of unsigned int, same shape
-        A bit for each place in a window, set where the pixel there is the maximum: all
-        of several that are equal, and none where one is NaN.
-    """
-
-    values: Any
-    places: Any
-
-
 class _Windows:
-    """Windows in images of a shape, whose channels are, or are moved to, the last axis.
-
-    Parameters
-    ----------
-    op : Pooling
-    shape : tuple of int
-        (..., channels, *image), or an image alone.
-    """
+    """Windows in images (..., channels, *image), whose channels come last meanwhile."""
 
     def __init__(self, op: Pooling, shape: tuple[int, ...]) -> None:
         self.op = op
@@ -274,8 +252,12 @@ class _Windows:
             values = reduce(combine, self._parts(values, axis))
         return values
 
-    def maxima(self, x: Any) -> _Maxima:
-        """Return the maximum of each window, and the places where it is."""
+    def maxima(self, x: Any) -> tuple[Any, Any]:
+        """Return the maximum of each window, and the places where it is.
+
+        A bit for each place in a window is set where the pixel there is the maximum:
+        all of several that are equal, and none where one is NaN.
+        """
         import jax.numpy as jnp
         from jax import lax
 
@@ -302,7 +284,7 @@ class _Windows:
                 larger,
                 (along,),
             )
-        return _Maxima(values, places)
+        return values, places
 
     def spread(self, places: Any, g: Any) -> Any:
         """Return what windows have, g, spread over their pixels at some places, or all.

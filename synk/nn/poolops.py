@@ -113,8 +113,9 @@ class Pool(PoolOp):
         if isinstance(sizes, Constant):
             how = self.of_sizes(sizes.data)
         else:
-            rows = [[sizes[i, axis] for axis in range(self.ndim)] for i in range(3)]
-            how = Pooling(*map(tuple, rows), self.ignore_border, self.mode)
+            axes = range(self.ndim)
+            window, stride, pads = (tuple(sizes[i, j] for j in axes) for i in range(3))
+            how = Pooling(window, stride, pads, self.ignore_border, self.mode)
         if None in last:
             return (*first, *[None] * self.ndim)
         return (*first, *how.pooled(last))

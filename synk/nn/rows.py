@@ -144,7 +144,8 @@ def patches(node: Apply, values: list[Value]) -> Value:
     value = unlisted(values[0])
     if not isinstance(value, Sharded):
         return value
-    return replace(_longer(_leading(value, 1)), length=_many(value))
+    length = "?" if value.length == "?" else "kn"
+    return replace(_longer(_leading(value, 1)), length=length)
 
 
 @table.placement(PatchesSum)
@@ -155,11 +156,8 @@ def patches_sum(node: Apply, values: list[Value]) -> Value:
     if isinstance(images, Sharded) and isinstance(parts, Sharded):
         align([images, replace(_longer(parts), length=images.length)])
         return replace(_leading(images, 1), power=_leading(parts, 1).power)
-    return (
-        parts
-        if isinstance(parts, Replicated) or _is_sum(parts)
-        else independent([parts])
-    )
+    is_linear = isinstance(parts, Replicated) or _is_sum(parts)
+    return parts if is_linear else independent([parts])
 
 
 def _check_as_many(images: Sequence[Value]) -> None:
@@ -169,10 +167,6 @@ def _check_as_many(images: Sequence[Value]) -> None:
     """
     if len({isinstance(unlisted(value), Sharded) for value in images}) > 1:
         raise Refused("meets images with something of fixed length")
-
-
-def _many(value: Value) -> str:
-    return "?" if isinstance(value, Sharded) and value.length == "?" else "kn"
 
 
 def _longer(value: Sharded) -> Sharded:

@@ -21,9 +21,8 @@ from pytensor.compile.ops import DeepCopyOp
 from pytensor.graph.op import Op
 from pytensor.scalar import Composite
 from pytensor.scan.op import Scan
-from pytensor.tensor.basic import Alloc, ARange, Nonzero, Split
+from pytensor.tensor.basic import Alloc, ARange, Split
 from pytensor.tensor.elemwise import CAReduce, DimShuffle, Elemwise
-from pytensor.tensor.extra_ops import Unique
 from pytensor.tensor.math import Dot, ProdWithoutZeros
 from pytensor.tensor.random.op import RandomVariable
 from pytensor.tensor.shape import Reshape
@@ -49,8 +48,7 @@ __all__ = [
 
 JAX_FIXES: list[tuple[type | tuple[type, ...], Callable]] = [
     (ARange, jax_shapes.arange),
-    (Nonzero, jax_shapes.refuse_nonzero),
-    (Unique, jax_shapes.refuse_unique),
+    (tuple(jax_shapes.REFUSED), jax_shapes.refuse),
     (Reshape, jax_shapes.reshape),
     (Split, jax_shapes.split),
     (Scan, jax_shapes.scan),

@@ -15,8 +15,8 @@ import numpy as np
 import pytensor.tensor as pt
 from pytensor.graph.basic import Apply, Constant
 from pytensor.scan.op import Scan
-from pytensor.tensor.basic import Alloc, AllocEmpty, Eye
-from pytensor.tensor.extra_ops import Repeat
+from pytensor.tensor.basic import Alloc, AllocEmpty, Eye, Nonzero
+from pytensor.tensor.extra_ops import Repeat, Unique
 
 from ..passed_draws import drawn
 
@@ -99,10 +99,7 @@ def split(theirs: Callable, op: Any, node: Apply) -> Callable:
 
 
 def scan(theirs: Callable, op: Scan, node: Apply) -> Callable:
-    """Loops of a number of steps that was computed from shapes.
-
-    PyTensor compares these numbers by ``if``, which JAX refuses even for known arrays.
-    """
+    """Loops of a number of steps from shapes, which PyTensor compares by ``if``."""
     places = range(len(node.inputs))
     numbers = [places[0], *op.outer_nitsot(places)]
     return _with_known("the number of steps of scan", numbers, theirs(op, node))
@@ -150,17 +147,19 @@ def random(theirs: Callable, op: Any, node: Apply) -> Callable:
     return drawn(node, draw)
 
 
-def refuse_nonzero(theirs: Callable, op: Any, node: Apply) -> Callable:
-    """``nonzero`` in general, of which PyTensor says that it is not there."""
-    raise NotImplementedError(MASK)
-
-
-def refuse_unique(theirs: Callable, op: Any, node: Apply) -> Callable:
-    """Different values, for which PyTensor calls what JAX has no more."""
-    raise NotImplementedError(
+REFUSED: dict[type, str] = {
+    Nonzero: MASK,
+    Unique: (
         "JAX cannot list different values: how many there are is not known when it"
         " compiles. Compare with all that may occur: eq(x[:, None], arange(n))"
-    )
+    ),
+}
+"""What PyTensor does not have for JAX, or calls what JAX has no more for."""
+
+
+def refuse(theirs: Callable, op: Any, node: Apply) -> Callable:
+    """Say what to write instead."""
+    raise NotImplementedError(REFUSED[type(op)])
 
 
 def explained(theirs: Callable, op: Any, node: Apply) -> Callable:

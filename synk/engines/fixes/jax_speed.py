@@ -1,31 +1,19 @@
 """JAX mode on the CPU: other forms of what XLA takes long for. Still needed in 3.3.8.
 
-*Element by element.* XLA's power is slow, and so is PyTensor's softplus, which chooses
-among four formulas. Of 1,000,000 float64, on one core:
-
-=====================  =========  ======
-..                     PyTensor   here
-=====================  =========  ======
-``x ** 1.5``           12 ms      0.9 ms
-``softplus(x).sum()``  10.8 ms    2.7 ms
-``softplus(x)``        10.3 ms    8.7 ms
-=====================  =========  ======
-
+*Element by element.* XLA's power is slow (of 1,000,000 float64 on one core ``x ** 1.5``
+12 ms, by a root 0.9), and so is PyTensor's softplus, which chooses among four formulas.
 Errors are at most one unit in the last place more for softplus, and two for powers.
 NaN, infinities and the zeros of powers are as before, and so is that XLA returns 0 for
-what is below the smallest normal number. ``log1mexp`` stays as it is: the form
-``log(-expm1(x))`` takes a sixth of the time, but is 0 from -37 on, and whatever form is
-exact there took as long as PyTensor's.
+what is below the smallest normal number. ``log1mexp`` stays as it is: what is exact and
+faster was not found.
 
 *Products of a vector with all rows of a matrix*, ``X.T @ r``. PyTensor has XLA compute
 them as the product of a transposed matrix with a column, and XLA then copies X in every
-call: of the 150 ms that the gradient of a logistic likelihood takes of 1,000,000 x 20,
-on one core, 120. ``r @ X`` reads X as it lies, once for every few columns; so X goes
-through the cache several times, which is fast if it is there already. Of a large X
-blocks of rows are multiplied one by one, therefore, and added up. Their sums are also
-the more exact: of 1,000,000 numbers with a mean of 3 the relative error is 2e-16 in
-blocks, 1e-14 in the product of the transpose, 3e-14 in numpy's and 5e-14 in ``r @ X``.
-Matrices on the right stay with PyTensor: there is nothing to gain.
+call, which takes longer than all else. ``r @ X`` reads X as it lies, once for every few
+columns; so X goes through the cache several times, which is fast if it is there
+already. Of a large X blocks of rows are multiplied one by one, therefore, and added up.
+Their sums are also the more exact, by two digits of 1,000,000 numbers. Matrices on the
+right stay with PyTensor: there is nothing to gain.
 """
 
 from __future__ import annotations
@@ -34,7 +22,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from pytensor.graph.basic import Apply, Variable
+from pytensor.graph.basic import Apply
 from pytensor.tensor.basic import get_underlying_scalar_constant_value
 from pytensor.tensor.elemwise import DimShuffle
 from pytensor.tensor.exceptions import NotScalarConstantError
@@ -60,9 +48,14 @@ def softplus(theirs: Callable, op: Any, node: Apply) -> Callable:
 def power(theirs: Callable, op: Any, node: Apply) -> Callable:
     """Roots for some constant exponents."""
     import jax
+    import jax.numpy as jnp
 
     function = theirs(op, node)
-    base, exponent = node.inputs[0], _constant(node.inputs[1])
+    base: Any = node.inputs[0]
+    try:
+        exponent = float(get_underlying_scalar_constant_value(node.inputs[1]))
+    except NotScalarConstantError:
+        return function
     if exponent not in _POWERS or node.outputs[0].type.dtype != base.type.dtype:  # type: ignore[attr-defined]
         return function
 
@@ -72,7 +65,9 @@ def power(theirs: Callable, op: Any, node: Apply) -> Callable:
             and np.broadcast_shapes(np.shape(x), np.shape(given)) == np.shape(x)
             and jax.default_backend() == "cpu"
         ):
-            return _by_root(x, exponent)
+            # That of -inf is defined, and not as that of other negative numbers NaN.
+            made = _POWERS[exponent](jnp.abs(x), jnp.sqrt)
+            return jnp.where((x < 0) & (x > -jnp.inf), jnp.nan, made)
         return function(x, given)
 
     return call
@@ -87,23 +82,8 @@ _POWERS: dict[float, Callable] = {
 the last place, or overflow on the way."""
 
 
-def _by_root(x: Any, exponent: float) -> Any:
-    import jax.numpy as jnp
-
-    # That of -inf is defined, and not as that of other negative numbers NaN.
-    made = _POWERS[exponent](jnp.abs(x), jnp.sqrt)
-    return jnp.where((x < 0) & (x > -jnp.inf), jnp.nan, made)
-
-
 def _is_float(x: Any) -> bool:
     return getattr(x, "dtype", None) in ("float32", "float64")
-
-
-def _constant(var: Variable) -> float | None:
-    try:
-        return float(get_underlying_scalar_constant_value(var))
-    except NotScalarConstantError:
-        return None
 
 
 # Where one form overtakes the other, on AMD EPYC (AVX-512), JAX 0.10.2.
@@ -129,8 +109,16 @@ def product_by_rows(theirs: Callable, op: Any, node: Apply) -> Callable:
     import jax
 
     function = theirs(op, node)
-    if not _is_transpose(node.inputs[0]):
+    made_by = node.inputs[0].owner
+    if made_by is None or not isinstance(made_by.op, DimShuffle):
         return function
+    if tuple(made_by.op.new_order) != (1, 0):
+        return function
+
+    def is_copied_quickly(transposed: Any) -> bool:
+        d, n = transposed.shape
+        row = d * transposed.dtype.itemsize
+        return row < _NARROW and n * row <= _COPIED
 
     def call(transposed: Any, column: Any) -> Any:
         if (
@@ -139,7 +127,7 @@ def product_by_rows(theirs: Callable, op: Any, node: Apply) -> Callable:
             and column.shape[1] == 1
             and transposed.dtype == column.dtype
             and transposed.dtype in ("float32", "float64")
-            and not _is_copied_quickly(transposed)
+            and not is_copied_quickly(transposed)
         ):
             # XLA takes two transpositions for none.
             return _product(column[:, 0], transposed.T)[:, None]
@@ -155,7 +143,8 @@ def _product(r: Any, x: Any) -> Any:
     n, d = x.shape
     row = d * x.dtype.itemsize
     fewest, most = _ROWS[0], min(_ROWS[1], _BLOCK // max(d, 1))
-    if n * row < _LARGE or row < _ONE_PASS or most < fewest or _cores() > _CORES:
+    is_whole = n * row < _LARGE or row < _ONE_PASS or most < fewest
+    if is_whole or len(allowed_cores()) > _CORES:
         return jnp.dot(r, x)
     if (rows := largest_divisor(n, most)) >= fewest:
         blocks, parts = x.reshape(-1, rows, d), r.reshape(-1, rows)
@@ -182,22 +171,3 @@ def _one_by_one(r: Any, x: Any, rows: int) -> Any:
 def largest_divisor(n: int, most: int) -> int:
     """Return the largest divisor of `n` that is at most `most`; both are positive."""
     return next(i for i in range(min(n, most), 0, -1) if n % i == 0)
-
-
-def _is_transpose(var: Variable) -> bool:
-    node: Any = var.owner
-    return (
-        node is not None
-        and isinstance(node.op, DimShuffle)
-        and tuple(node.op.new_order) == (1, 0)
-    )
-
-
-def _is_copied_quickly(transposed: Any) -> bool:
-    d, n = transposed.shape
-    row = d * transposed.dtype.itemsize
-    return row < _NARROW and n * row <= _COPIED
-
-
-def _cores() -> int:
-    return len(allowed_cores())

@@ -31,13 +31,8 @@ def function(
 ) -> tuple[Callable, str | None] | None:
     """Return the function of a scalar Op, and its key, if it is not PyTensor's.
 
-    Parameters
-    ----------
-    node : Apply
-        Of a scalar Op.
-    key : str or None
-        Of PyTensor's function, in its cache on disk; there is none of `psi` in
-        PyTensor 3.0, which then compiles all that has it within anew each time.
+    There is no key of `psi` in PyTensor 3.0, which then compiles all that has it within
+    anew each time.
     """
     name, dtype = KINDS.get(type(node.op)), _dtype(node)
     if name is None or dtype is None:

@@ -181,7 +181,7 @@ def made_of(
     log_parts: Callable,
     log_series: Callable,
     least_power: Any,
-    numbers: Iterable[float],
+    numbers: Iterable[Any],
 ) -> dict[str, Callable]:
     """Return the functions of a dtype by name, made of their parts.
 
