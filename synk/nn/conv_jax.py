@@ -36,17 +36,17 @@ def inputs(op: ConvOp, x: Any, w: Any, y: Any) -> Any:
     """Return the adjoint in the inputs, of which x has the shape."""
     if _by_image(op, x, w) and (w.shape[1] <= 8 or prod(w.shape[2:]) == 1):
         return _inputs_by_image(op, x, w, y)
-    return _adjoint(lambda x: _correlation(op, x, w), x, y)
+    return adjoint(lambda x: _correlation(op, x, w), x, y)
 
 
 def filters(op: ConvOp, x: Any, w: Any, y: Any) -> Any:
     """Return the adjoint in the filters, of which w has the shape."""
     if _by_image(op, x, w) and (w.shape[0] >= 32 or prod(w.shape[2:]) <= 9):
         return _filters_by_image(op, x, w, y)
-    return _adjoint(lambda w: _correlation(op, x, w), w, y)
+    return adjoint(lambda w: _correlation(op, x, w), w, y)
 
 
-def _adjoint(linear: Callable, like: Any, y: Any) -> Any:
+def adjoint(linear: Callable, like: Any, y: Any) -> Any:
     """Return y by the adjoint of a function of what has a shape like `like`."""
     import jax
 

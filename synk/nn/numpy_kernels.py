@@ -60,12 +60,12 @@ def filters(op: ConvOp, x: np.ndarray, w: np.ndarray, y: np.ndarray) -> np.ndarr
     return _flipped(op, total.reshape(w.shape))
 
 
-def pad(x: np.ndarray, pads: Pads, fill: float = 0) -> np.ndarray:
-    """Return an array with a margin around its last axes."""
+def pad(x: Any, pads: Pads, fill: float = 0, module: Any = np) -> Any:
+    """Return an array, of numpy's or JAX's, with a margin around its last axes."""
     if not any(map(any, pads)):
         return x
     leading = x.ndim - len(pads)
-    return np.pad(x, [(0, 0)] * leading + list(pads), constant_values=fill)
+    return module.pad(x, [(0, 0)] * leading + list(pads), constant_values=fill)
 
 
 def _flipped(op: ConvOp, w: np.ndarray) -> np.ndarray:

@@ -30,6 +30,8 @@ from typing import Any
 
 import numpy as np
 
+from .conv_jax import adjoint
+from .numpy_kernels import pad
 from .windows import Pooling
 
 _PLACES = 64
@@ -51,9 +53,7 @@ def grad(op: Pooling, x: Any, y: Any, g: Any) -> Any:
     """Return g, the gradient by y, spread over the pixels that y depends on."""
     if 0 in g.shape:
         return _zeros(x.shape, x.dtype)
-    elsewhere = _spread if op.mode == "max" else _spread_evenly
-    g = op.averaged(g, x.shape)
-    return _by_platform(op, _grad_on_cpu, elsewhere, x, y, g)
+    return _by_platform(op, _grad_on_cpu, _spread, x, y, op.averaged(g, x.shape))
 
 
 def pick(op: Pooling, x: Any, y: Any, v: Any) -> Any:
@@ -81,32 +81,30 @@ def _reduced(op: Pooling, x: Any) -> Any:
     """Return the maximum of each window, or the sum."""
     from jax import lax
 
-    windows = _windows(op, x.shape)
+    leading = (1,) * (x.ndim - op.ndim)
+    windows = {
+        "window_dimensions": (*leading, *op.window),
+        "window_strides": (*leading, *op.stride),
+        "padding": (*((0, 0),) * len(leading), *op.margins(x.shape)),
+    }
     if op.mode == "max":
         x = lax.optimization_barrier(x)
         return lax.reduce_window(x, -np.inf, lax.max, **windows)
     return lax.reduce_window(x, 0.0, lax.add, **windows)
 
 
-def _spread_evenly(op: Pooling, x: Any, y: Any, g: Any) -> Any:
-    """Return g spread over all pixels of a window."""
-    import jax
-
-    shape = jax.ShapeDtypeStruct(x.shape, g.dtype)
-    return jax.linear_transpose(lambda x: _reduced(op, x), shape)(g)[0]
-
-
 def _spread(op: Pooling, x: Any, y: Any, g: Any) -> Any:
-    """Return g spread over the pixels that are a window's maximum."""
-    import jax
+    """Return g spread over the pixels that are a window's maximum, or all."""
+    import jax.numpy as jnp
 
+    if op.mode != "max":
+        return adjoint(lambda x: _reduced(op, x), x, g)
     is_maximum = _maxima(op, x, y)
     image = op.with_margins(x.shape)
 
     def add(total: Any, at: Any) -> Any:
-        shape = jax.ShapeDtypeStruct(total.shape, total.dtype)
-        adjoint = jax.linear_transpose(lambda x: _place(op, x, at, y.shape), shape)
-        return total + adjoint(jax.numpy.where(is_maximum(at), g, 0))[0]
+        chosen = jnp.where(is_maximum(at), g, 0)
+        return total + adjoint(lambda x: _place(op, x, at, y.shape), total, chosen)
 
     total = _over_places(op, add, _zeros((*x.shape[: -op.ndim], *image), g.dtype))
     return total[(..., *op.inner(x.shape))]
@@ -117,7 +115,7 @@ def _pick(op: Pooling, x: Any, y: Any, v: Any) -> Any:
     import jax.numpy as jnp
 
     is_maximum = _maxima(op, x, y)
-    v = _padded(op, v, 0.0)
+    v = pad(v, op.margins(x.shape), 0.0, jnp)
 
     def add(total: Any, at: Any) -> Any:
         return total + jnp.where(is_maximum(at), _place(op, v, at, y.shape), 0)
@@ -127,34 +125,17 @@ def _pick(op: Pooling, x: Any, y: Any, v: Any) -> Any:
 
 def _maxima(op: Pooling, x: Any, y: Any) -> Callable[[Any], Any]:
     """Return what tells for each window whether its maximum is at a place."""
+    import jax.numpy as jnp
     from jax import lax
 
-    pixels = _padded(op, lax.optimization_barrier(x), -np.inf)
+    pixels = pad(lax.optimization_barrier(x), op.margins(x.shape), -np.inf, jnp)
     return lambda at: _place(op, pixels, at, y.shape) == y
-
-
-def _windows(op: Pooling, shape: tuple[int, ...]) -> dict[str, Any]:
-    """Return how XLA is told of windows."""
-    leading = (1,) * (len(shape) - op.ndim)
-    return {
-        "window_dimensions": (*leading, *op.window),
-        "window_strides": (*leading, *op.stride),
-        "padding": (*((0, 0),) * len(leading), *op.margins(shape)),
-    }
 
 
 def _zeros(shape: tuple[int, ...], dtype: Any) -> Any:
     import jax.numpy as jnp
 
     return jnp.zeros(shape, dtype)
-
-
-def _padded(op: Pooling, x: Any, fill: float) -> Any:
-    """Return images with the margins over which windows reach."""
-    import jax.numpy as jnp
-
-    leading = ((0, 0),) * (x.ndim - op.ndim)
-    return jnp.pad(x, (*leading, *op.margins(x.shape)), constant_values=fill)
 
 
 def _place(op: Pooling, images: Any, at: Any, pooled: tuple[int, ...]) -> Any:
@@ -351,8 +332,7 @@ class _Windows:
         """Return images with the margins over which windows reach."""
         import jax.numpy as jnp
 
-        ends = [(0, 0)] * self.leading + [*self.op.margins(self.shape), (0, 0)]
-        return jnp.pad(x, ends, constant_values=fill)
+        return pad(x, (*self.op.margins(self.shape), (0, 0)), fill, jnp)
 
     def _parts(self, x: Any, axis: int) -> list[Any]:
         """Return for each place along an axis of windows the pixels that are there."""

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -49,15 +50,8 @@ class PoolOp(KernelOp):
 
     def of_sizes(self, sizes: Any) -> Pooling:
         """Return what kernels are told of pooling; raise if there is no such."""
-        rows = np.asarray(sizes).tolist()
-        window = as_ints(rows[0], self.ndim, "ws", 1)
-        stride = as_ints(rows[1], self.ndim, "stride", 1)
-        pads = as_ints(rows[2], self.ndim, "pad", 0)
-        if any(pads) and not self.ignore_border:
-            raise ValueError(f"pad must be 0 without ignore_border, got {pads}")
-        if any(p >= w for p, w in zip(pads, window, strict=True)):
-            raise ValueError(f"pad must be less than ws, got {pads} and {window}")
-        return Pooling(window, stride, pads, self.ignore_border, self.mode)
+        rows = map(tuple, np.asarray(sizes).tolist())
+        return _pooling(*rows, self.ignore_border, self.mode)
 
     def make_node(self, *inputs: Any) -> Apply:
         """Apply the Op to images and sizes."""
@@ -99,6 +93,20 @@ class PoolOp(KernelOp):
                 " or compile for another mode"
             )
         return super().jax_kernel(*arrays)
+
+
+@lru_cache  # of every call
+def _pooling(
+    window: tuple, stride: tuple, pads: tuple, ignore_border: bool, mode: str
+) -> Pooling:
+    n = len(window)
+    given = ("ws", window, 1), ("stride", stride, 1), ("pad", pads, 0)
+    window, stride, pads = (as_ints(row, n, what, least) for what, row, least in given)
+    if any(pads) and not ignore_border:
+        raise ValueError(f"pad must be 0 without ignore_border, got {pads}")
+    if any(p >= w for p, w in zip(pads, window, strict=True)):
+        raise ValueError(f"pad must be less than ws, got {pads} and {window}")
+    return Pooling(window, stride, pads, ignore_border, mode)
 
 
 class Pool(PoolOp):
