@@ -282,15 +282,10 @@ def all_gather(x: Any) -> Any:
     Notes
     -----
     It is the identity in the serial run, and in :func:`synk.function` it means what it
-    is there: what has no rows along axis 0 stays as it is, and a gradient through it is
-    the serial one.
-
-    In a graph that is left as it is written, the rows are those that the ranks have
-    computed, each from its own. The gradient is a reduce-scatter: the cotangents of all
-    ranks are added, and each takes its own rows, as if the cost were the sum of the
-    ranks' costs. Where these are shown to be means over the rows, a rank that takes
-    cotangents of another weighs them by the numbers of rows of both. So the average of
-    the ranks' gradients is that of all rows, however many each has.
+    is there. In a graph that is left as it is written, the rows are those that the
+    ranks have computed, each from its own, and the gradient is a reduce-scatter of the
+    cotangents. Where costs are shown to be means over the rows, cotangents are weighed
+    by the numbers of rows, so that the average of gradients is that of all rows.
 
     Examples
     --------

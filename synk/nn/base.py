@@ -103,3 +103,9 @@ def as_floats(*variables: Any) -> list[Any]:
             raise TypeError(f"needs real numbers, got {dtype}")
         dtype = upcast(dtype, "float32") if "8" in dtype else "float64"
     return [var if var.type.dtype == dtype else pt.cast(var, dtype) for var in tensors]
+
+
+def named(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function by another name, as that of the module it is in."""
+    function.__name__ = function.__qualname__ = name
+    return function

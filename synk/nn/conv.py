@@ -10,6 +10,7 @@ from typing import Any
 
 import pytensor.tensor as pt
 
+from .base import named
 from .convops import Conv, ConvFilters, ConvInputs, like_inputs, of_shape
 from .windows import as_border, as_int, as_ints
 
@@ -95,7 +96,7 @@ def _convolution(ndim: int) -> Callable[..., Any]:
         how = border_mode, subsample, filter_flip, filter_dilation, num_groups
         return Conv(*_parameters(ndim, *how))(input, filters)
 
-    return _named(f"conv{ndim}d", conv)
+    return named(f"conv{ndim}d", conv)
 
 
 def _by_inputs(ndim: int) -> Callable[..., Any]:
@@ -136,7 +137,7 @@ def _by_inputs(ndim: int) -> Callable[..., Any]:
         batch, _, *image = input_shape
         return op(like_inputs(op, w, y, image, batch), w, y)
 
-    return _named(f"conv{ndim}d_grad_wrt_inputs", conv_grad_wrt_inputs)
+    return named(f"conv{ndim}d_grad_wrt_inputs", conv_grad_wrt_inputs)
 
 
 def _by_weights(ndim: int) -> Callable[..., Any]:
@@ -179,7 +180,7 @@ def _by_weights(ndim: int) -> Callable[..., Any]:
         channels = x.shape[1] // op.groups if channels is None else channels
         return op(x, of_shape((filters, channels, *window), x.type.dtype), y)
 
-    return _named(f"conv{ndim}d_grad_wrt_weights", conv_grad_wrt_weights)
+    return named(f"conv{ndim}d_grad_wrt_weights", conv_grad_wrt_weights)
 
 
 def _transposed(ndim: int) -> Callable[..., Any]:
@@ -225,12 +226,7 @@ def _transposed(ndim: int) -> Callable[..., Any]:
             image = None
         return op(like_inputs(op, w, y, image), w, y)
 
-    return _named(f"conv{ndim}d_transpose", conv_transpose)
-
-
-def _named(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-    function.__name__ = function.__qualname__ = name
-    return function
+    return named(f"conv{ndim}d_transpose", conv_transpose)
 
 
 conv2d, conv3d = map(_convolution, (2, 3))

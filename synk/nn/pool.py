@@ -1,105 +1,76 @@
-"""Pooling of images and volumes."""
+"""Pooling of images, with two axes, and of volumes, with three."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import pytensor.tensor as pt
 from pytensor.graph.basic import Constant, Variable
 
+from .base import named
 from .poolops import Pool
 from .windows import MODES, as_ints
 
 
-def pool_2d(
-    input: Any,
-    ws: Any,
-    ignore_border: bool = True,
-    stride: Any = None,
-    pad: Any = (0, 0),
-    mode: str = "max",
-) -> Any:
-    """Reduce each window of images to one number.
+def _pooling(ndim: int) -> Callable[..., Any]:
+    zeros = (0,) * ndim
 
-    Parameters
-    ----------
-    input : tensor_like
-        Shape (..., rows, columns).
-    ws : int or tuple of int
-        The size of a window. It, `stride` and `pad` may be variables as well, scalars
-        or a vector: then each image size has the windows that follow from it.
-    ignore_border : bool
-        Whether to leave out windows that reach over the end of an image. If not, there
-        are enough to see every pixel, the last ones cut short, and `pad` must be 0.
-    stride : int or tuple of int, optional
-        By how much windows move; by default their size.
-    pad : int or tuple of int, optional
-        How many rows and columns to add at both ends, less than a window has; None
-        is 0.
-    mode : {"max", "sum", "average_inc_pad", "average_exc_pad"}
-        Averages count the padding or do not.
+    def pool(
+        input: Any,
+        ws: Any,
+        ignore_border: bool = True,
+        stride: Any = None,
+        pad: Any = zeros,
+        mode: str = "max",
+    ) -> Any:
+        """Reduce each window of images, or of volumes, to one number.
 
-    Returns
-    -------
-    TensorVariable
-        Shape (..., rows of windows, columns of windows).
+        Parameters
+        ----------
+        input : tensor_like
+            Shape (..., rows, columns); of volumes (..., depth, rows, columns).
+        ws : int or tuple of int
+            The size of a window. It, `stride` and `pad` may be variables as well,
+            scalars or a vector: then each image size has its own windows.
+        ignore_border : bool
+            Whether to leave out windows that reach over the end of an image. If not,
+            there are enough to see every pixel, the last ones cut short, and `pad` must
+            be 0.
+        stride : int or tuple of int, optional
+            By how much windows move; by default their size.
+        pad : int or tuple of int, optional
+            How many rows and columns to add at both ends, less than a window has; None
+            is 0.
+        mode : {"max", "sum", "average_inc_pad", "average_exc_pad"}
+            Averages count the padding or do not.
 
-    Raises
-    ------
-    TypeError, ValueError
-        If parameters are none of these; for variables, when they are computed.
+        Returns
+        -------
+        TensorVariable
+            Shape (..., windows along each axis).
 
-    Notes
-    -----
-    In JAX mode variables must follow from shapes, which JAX knows when it compiles.
+        Raises
+        ------
+        TypeError, ValueError
+            If parameters are none of these; for variables, when they are computed.
 
-    Pixels that are equal to a window's maximum all get its gradient.
-    """
-    return _pool(2, input, ws, ignore_border, stride, pad, mode)
+        Notes
+        -----
+        In JAX mode variables must follow from shapes, which JAX knows when it compiles.
 
+        Pixels that are equal to a window's maximum all get its gradient.
+        """
+        if mode not in MODES:
+            raise ValueError(f"mode must be one of {MODES}, got {mode!r}")
+        window = _as_sizes(ws, ndim, "ws", 1)
+        strides = window if stride is None else _as_sizes(stride, ndim, "stride", 1)
+        pads = _as_sizes(0 if pad is None else pad, ndim, "pad", 0)
+        sizes = sizes_of(window, strides, pads)
+        return Pool(ndim, bool(ignore_border), mode)(input, sizes)
 
-def pool_3d(
-    input: Any,
-    ws: Any,
-    ignore_border: bool = True,
-    stride: Any = None,
-    pad: Any = (0, 0, 0),
-    mode: str = "max",
-) -> Any:
-    """Reduce each window of volumes to one number; `pool_2d` with one more axis.
-
-    Parameters
-    ----------
-    input : tensor_like
-        Shape (..., depth, rows, columns).
-    ws, ignore_border, stride, pad, mode
-        As for `pool_2d`, with three numbers where that takes two.
-
-    Returns
-    -------
-    TensorVariable
-        Shape (..., windows along each axis).
-    """
-    return _pool(3, input, ws, ignore_border, stride, pad, mode)
-
-
-def _pool(
-    ndim: int,
-    input: Any,
-    ws: Any,
-    ignore_border: bool,
-    stride: Any,
-    pad: Any,
-    mode: str,
-) -> Any:
-    if mode not in MODES:
-        raise ValueError(f"mode must be one of {MODES}, got {mode!r}")
-    window = _as_sizes(ws, ndim, "ws", 1)
-    strides = window if stride is None else _as_sizes(stride, ndim, "stride", 1)
-    pads = _as_sizes(0 if pad is None else pad, ndim, "pad", 0)
-    return Pool(ndim, bool(ignore_border), mode)(input, sizes_of(window, strides, pads))
+    return named(f"pool_{ndim}d", pool)
 
 
 def sizes_of(window: Any, stride: Any, pads: Any) -> Variable:
@@ -132,3 +103,6 @@ def _as_sizes(values: Any, ndim: int, what: str, least: int) -> Any:
     if vector.type.ndim != 1 or vector.type.shape[0] not in (None, ndim):
         raise ValueError(f"{what} must be one int or {ndim}, got {values!r}")
     return pt.cast(vector, "int64")
+
+
+pool_2d, pool_3d = map(_pooling, (2, 3))

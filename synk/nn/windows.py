@@ -8,6 +8,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import reduce
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -218,16 +219,13 @@ class Pooling(NamedTuple):
 
     def counts(self, shape: Sequence[int]) -> np.ndarray:
         """Return by how many pixels each window's sum is divided; shape of a result."""
-        total = np.ones((1,) * self.ndim)
-        for i, size in enumerate(shape[-self.ndim :]):
-            pad = self.padding[i]
-            starts = np.arange(self.pooled(shape)[i]) * self.stride[i]
+        by_axis = []
+        for i, count in enumerate(self.pooled(shape), -self.ndim):
+            pad, size = self.padding[i], shape[i]
+            starts = np.arange(count) * self.stride[i]
             low, high = (0, size + 2 * pad)
             if self.mode == "average_exc_pad":
                 low, high = (pad, pad + size)
             ends = np.minimum(starts + self.window[i], high)
-            along = [1] * self.ndim
-            along[i] = -1
-            inside = np.maximum(ends - np.maximum(starts, low), 1)
-            total = total * inside.reshape(along)
-        return total
+            by_axis.append(np.maximum(ends - np.maximum(starts, low), 1))
+        return reduce(np.multiply.outer, by_axis)
