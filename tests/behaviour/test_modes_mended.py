@@ -5,15 +5,12 @@ from __future__ import annotations
 
 import itertools
 import json
-import os
-import subprocess
-import sys
 
 import numpy as np
 import pytensor
 import pytensor.tensor as pt
 import pytest
-from children import in_a_child
+from children import in_a_child, run_python
 from pytensor.compile.mode import Mode
 
 
@@ -232,16 +229,7 @@ except ValueError:
 def lines_of(script: str) -> list[str]:
     """Return what a script prints, with JAX on the CPU."""
     pytest.importorskip("jax", reason="JAX, of the extra synk[jax], is not installed")
-    done = subprocess.run(
-        [sys.executable, "-c", script],
-        env={**os.environ, "JAX_PLATFORMS": "cpu"},
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout.splitlines()
+    return run_python("-c", script, JAX_PLATFORMS="cpu").stdout.splitlines()
 
 
 def test_pytensor_alone_still_needs_the_forms_and_the_fix():

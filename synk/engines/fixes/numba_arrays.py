@@ -26,9 +26,8 @@ from typing import Any
 import numpy as np
 import pytensor
 from pytensor.graph.basic import Apply
-from pytensor.tensor.elemwise import DimShuffle
 
-_VERSION = 8
+_VERSION = 9
 """In keys of PyTensor's cache on disk. It is to change with this file."""
 
 IS_NEEDED = tuple(map(int, re.findall(r"\d+", pytensor.__version__)[:3])) < (3, 3, 2)
@@ -46,11 +45,16 @@ def with_layout(node: Apply, view: Callable, key: str | None) -> tuple | None:
     """Return the code of a `DimShuffle`, and its key, if it is not PyTensor's."""
     from pytensor.link.numba.dispatch import basic
 
-    order = _order_of(node.op)  # type: ignore[arg-type]
-    if order is None or node.inputs[0].type.ndim == 0:  # type: ignore[attr-defined]
+    kept = [i for i in node.op.new_order if i != "x"]  # type: ignore[attr-defined]
+    if not kept:  # all elements there are is one
         return None
-    kept, reversed_ = _declarations()
-    declare = kept if order == "kept" else reversed_
+    if kept == sorted(kept):
+        order = "kept"
+    elif kept == sorted(kept, reverse=True):
+        order = "reversed"
+    else:
+        return None
+    declare = _declaration(order)
 
     @basic.numba_njit
     def with_declaration(x):
@@ -59,45 +63,27 @@ def with_layout(node: Apply, view: Callable, key: str | None) -> tuple | None:
     return with_declaration, _own_key(order, key)
 
 
-def _order_of(op: DimShuffle) -> str | None:
-    """Tell how dimensions come out, those of length 1 that come or go left aside."""
-    kept = [i for i in op.new_order if i != "x"]
-    if not kept:  # all elements there are is one
-        return None
-    if kept == sorted(kept):
-        return "kept"
-    return "reversed" if kept == sorted(kept, reverse=True) else None
-
-
 @cache
-def _declarations() -> tuple[Callable, Callable]:
-    """Return functions of numba's: a view of `x`, as an array of a layout like its.
+def _declaration(order: str) -> Callable:
+    """Return a function of numba's: a view of `x`, as an array of a layout like its.
 
     The layout of ``numba.types.Array`` is documented by its code.
     """
-    from numba import types
     from numba.core.imputils import impl_ret_borrowed
     from numba.extending import intrinsic
 
-    def declared(view: types.Array, x: types.Array, layouts: dict[str, str]) -> Any:
+    def as_it_is(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return impl_ret_borrowed(context, builder, signature.return_type, args[0])
+
+    @intrinsic
+    def declared(typingctx, view, x):
+        layouts = {"C": "C", "F": "F"} if order == "kept" else {"C": "F", "F": "C"}
         layout = layouts.get(x.layout, "A")
         if view.ndim < 2 and layout == "F":
             layout = "C"  # one dimension is both, which numba calls C
-
-        def as_it_is(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-            return impl_ret_borrowed(context, builder, signature.return_type, args[0])
-
         return view.copy(layout=layout)(view, x), as_it_is
 
-    @intrinsic
-    def kept(typingctx, view, x):
-        return declared(view, x, {"C": "C", "F": "F"})
-
-    @intrinsic
-    def reversed_(typingctx, view, x):
-        return declared(view, x, {"C": "F", "F": "C"})
-
-    return kept, reversed_
+    return declared
 
 
 # -- products
