@@ -86,7 +86,7 @@ def momentum(
     """
     updates: Updates = {}
     for p, g in _gradients(loss_or_grads, params):
-        velocity = _state(p, "momentum_velocity")
+        velocity = state_like(p, "momentum_velocity")
         step = _like(momentum, p) * velocity - _like(learning_rate, p) * g
         updates[velocity] = step
         updates[p] = p + step
@@ -113,7 +113,7 @@ def nesterov_momentum(
     """
     updates: Updates = {}
     for p, g in _gradients(loss_or_grads, params):
-        velocity, kept = _state(p, "nesterov_momentum_velocity"), _like(momentum, p)
+        velocity, kept = state_like(p, "nesterov_momentum_velocity"), _like(momentum, p)
         move = _like(learning_rate, p) * g
         step = kept * velocity - move
         updates[velocity] = step
@@ -143,7 +143,7 @@ def adagrad(
     """
     updates: Updates = {}
     for p, g in _gradients(loss_or_grads, params):
-        squares = _state(p, "adagrad_squares")
+        squares = state_like(p, "adagrad_squares")
         new = squares + g**2
         updates[squares] = new
         root = pt.sqrt(new) + _like(epsilon, p)
@@ -176,7 +176,7 @@ def rmsprop(
     """
     updates: Updates = {}
     for p, g in _gradients(loss_or_grads, params):
-        squares = _state(p, "rmsprop_squares")
+        squares = state_like(p, "rmsprop_squares")
         new = _mean(squares, g**2, rho, p)
         updates[squares] = new
         root = pt.sqrt(new) + _like(epsilon, p)
@@ -211,8 +211,8 @@ def adadelta(
     """
     updates: Updates = {}
     for p, g in _gradients(loss_or_grads, params):
-        squares = _state(p, "adadelta_squares")
-        steps = _state(p, "adadelta_steps")
+        squares = state_like(p, "adadelta_squares")
+        steps = state_like(p, "adadelta_steps")
         small = _like(epsilon, p)
         new = _mean(squares, g**2, rho, p)
         step = g * pt.sqrt(steps + small) / pt.sqrt(new + small)
@@ -306,7 +306,7 @@ def adamax(
     params = list(params)
     step_number = _count(updates, params, "adamax")
     for p, g in _gradients(loss_or_grads, params):
-        means, largest = _state(p, "adamax_means"), _state(p, "adamax_largest")
+        means, largest = state_like(p, "adamax_means"), state_like(p, "adamax_largest")
         new_mean = _mean(means, g, beta1, p)
         size = pt.maximum(_like(beta2, p) * largest, pt.abs(g) + _like(epsilon, p))
         rate = _like(learning_rate, p) / _correction(beta1, step_number, p)
@@ -324,7 +324,10 @@ def _adam(
     params = list(params)
     step_number = _count(updates, params, name)
     for p, g in _gradients(loss_or_grads, params):
-        means, squares = _state(p, f"{name}_means"), _state(p, f"{name}_squares")
+        means, squares = (
+            state_like(p, f"{name}_means"),
+            state_like(p, f"{name}_squares"),
+        )
         new_mean = _mean(means, g, beta1, p)
         new_squares = _mean(squares, g**2, beta2, p)
         rate = _like(learning_rate, p)
@@ -354,7 +357,7 @@ def _gradients(loss_or_grads: Any, params: Sequence) -> Iterator[tuple[Any, Any]
         yield p, pt.cast(g, p.type.dtype)
 
 
-def _state(param: SharedVariable, what: str) -> SharedVariable:
+def state_like(param: SharedVariable, what: str) -> SharedVariable:
     """Return a shared variable of zeros like a parameter."""
     value = np.zeros_like(param.get_value(borrow=True))
     name = None if param.name is None else f"{param.name}:{what}"

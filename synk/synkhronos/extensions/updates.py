@@ -13,7 +13,7 @@ makes them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -24,6 +24,7 @@ from pytensor.graph.basic import Variable
 
 from synk import updates as whole
 from synk.also_named import also_named
+from synk.updates import state_like
 
 __all__ = [
     "adadelta",
@@ -69,13 +70,8 @@ def adagrad(
     loss: Any, params: Sequence, learning_rate: Any = 1.0, epsilon: float = 1e-6
 ) -> Halves:
     """Adagrad: ``a = a + g**2``, ``p = p - learning_rate * g / sqrt(a + epsilon)``."""
-    halves = _Halves(loss, params, "adagrad")
-    for p, g in halves:
-        squares = halves.state(p, "squares")
-        new = squares + g**2
-        halves.update(squares, new)
-        halves.update(p, p - learning_rate * g / pt.sqrt(new + epsilon))
-    return halves.all()
+    options = "adagrad", learning_rate, None, epsilon
+    return _in_halves(_by_squares, loss, params, *options)
 
 
 @_takes_lr
@@ -87,13 +83,20 @@ def rmsprop(
     epsilon: float = 1e-6,
 ) -> Halves:
     """RMSProp: as :func:`adagrad`, with ``a = rho * a + (1 - rho) * g**2``."""
-    halves = _Halves(loss, params, "rmsprop")
-    for p, g in halves:
-        squares = halves.state(p, "squares")
-        new = rho * squares + (1 - rho) * g**2
-        halves.update(squares, new)
-        halves.update(p, p - learning_rate * g / pt.sqrt(new + epsilon))
-    return halves.all()
+    options = "rmsprop", learning_rate, rho, epsilon
+    return _in_halves(_by_squares, loss, params, *options)
+
+
+def _by_squares(
+    gradients: list, params: list, name: str, rate: Any, rho: Any, epsilon: float
+) -> dict:
+    updates = {}
+    for p, g in zip(params, gradients, strict=True):
+        squares: Any = state_like(p, f"{name}_squares")
+        new = squares + g**2 if rho is None else rho * squares + (1 - rho) * g**2
+        updates[squares] = new
+        updates[p] = p - rate * g / pt.sqrt(new + epsilon)
+    return updates
 
 
 @_takes_lr
@@ -118,17 +121,24 @@ def adam(
     epsilon: float = 1e-8,
 ) -> Halves:
     """Adam (Kingma and Ba, arXiv 1412.6980), the form at the end of section 2."""
-    halves = _Halves(loss, params, "adam")
-    t = halves.count()
-    rate = learning_rate * pt.sqrt(1 - beta2**t) / (1 - beta1**t)
-    for p, g in halves:
-        means, squares = halves.state(p, "means"), halves.state(p, "squares")
-        new_mean = beta1 * means + (1 - beta1) * g
-        new_square = beta2 * squares + (1 - beta2) * g**2
-        halves.update(means, new_mean)
-        halves.update(squares, new_square)
-        halves.update(p, p - rate * new_mean / (pt.sqrt(new_square) + epsilon))
-    return halves.all()
+    return _in_halves(_adam, loss, params, learning_rate, beta1, beta2, epsilon)
+
+
+def _adam(
+    gradients: list, params: list, rate: Any, beta1: Any, beta2: Any, epsilon: float
+) -> dict:
+    steps: Any = pytensor.shared(np.array(0, pytensor.config.floatX), name="steps")
+    t = steps + 1
+    updates = {steps: t}
+    rate = rate * pt.sqrt(1 - beta2**t) / (1 - beta1**t)
+    for p, g in zip(params, gradients, strict=True):
+        means: Any = state_like(p, "adam_means")
+        squares: Any = state_like(p, "adam_squares")
+        updates[means] = beta1 * means + (1 - beta1) * g
+        updates[squares] = beta2 * squares + (1 - beta2) * g**2
+        step = rate * updates[means] / (pt.sqrt(updates[squares]) + epsilon)
+        updates[p] = p - step
+    return updates
 
 
 @_takes_lr
@@ -146,53 +156,16 @@ def adamax(
 
 
 def _in_halves(rule: Callable, loss: Any, params: Sequence, *options: Any) -> Halves:
-    """Return the halves of a rule of `synk.updates`."""
-    halves = _Halves(loss, params, rule.__name__)
-    gradients = [g for _, g in halves]
-    for var, new in rule(gradients, params, *options).items():
-        halves.update(var, new)
-    return halves.all()
-
-
-class _Halves:
-    """Collects the updates of a rule; iterates over parameters and their gradients.
-
-    The gradients are read from the flat shared variable, after the reduction.
-    """
-
-    def __init__(self, loss: Any, params: Sequence, rule: str) -> None:
-        self._params, self._rule = list(params), rule
-        gradients: Any = pytensor.grad(loss, self._params)
-        flat = pt.concatenate([pt.flatten(g) for g in gradients])
-        self._sizes = [p.get_value(borrow=True).size for p in self._params]
-        zeros = np.zeros(sum(self._sizes), flat.dtype)
-        self._shared = pytensor.shared(zeros, name="flat_gradient")
-        self._of_gradients = [(self._shared, flat)]
-        self._of_params: Updates = []
-
-    def __iter__(self) -> Iterator[tuple[SharedVariable, Any]]:
-        start = 0
-        for p, size in zip(self._params, self._sizes, strict=True):
-            part = self._shared[start : start + size]
-            yield p, part.reshape(p.shape, ndim=p.type.ndim)
-            start += size
-
-    def state(self, p: SharedVariable, name: str) -> Any:
-        """Make a shared variable like a parameter, of zeros."""
-        zeros = np.zeros_like(p.get_value(borrow=True))
-        named = f"{p.name}:{self._rule}_{name}"
-        return pytensor.shared(zeros, name=named, shape=p.type.shape)
-
-    def count(self) -> Any:
-        """Return the number of the step, which starts at 1."""
-        steps = pytensor.shared(np.array(0, pytensor.config.floatX), name="steps")
-        self.update(steps, steps + 1)
-        return steps + 1
-
-    def update(self, var: SharedVariable, new: Any) -> None:
-        """Note a new value, in the dtype of the variable."""
-        self._of_params.append((var, pt.cast(new, var.type.dtype)))
-
-    def all(self) -> Halves:
-        """Return what a rule returns."""
-        return self._of_gradients, self._of_params, self._shared
+    """Return the halves of a rule, which gets the gradients after the reduction."""
+    params = list(params)
+    gradients: Any = pytensor.grad(loss, params)
+    flat = pt.concatenate([pt.flatten(g) for g in gradients])
+    sizes = [p.get_value(borrow=True).size for p in params]
+    shared: Any = pytensor.shared(np.zeros(sum(sizes), flat.dtype), "flat_gradient")
+    parts, end = [], 0
+    for p, size in zip(params, sizes, strict=True):
+        start, end = end, end + size
+        parts.append(shared[start:end].reshape(p.shape, ndim=p.type.ndim))
+    moves = rule(parts, params, *options).items()
+    of_params: Any = [(var, pt.cast(new, var.type.dtype)) for var, new in moves]
+    return [(shared, flat)], of_params, shared
