@@ -206,16 +206,8 @@ def _value(path: Path, key: str, var: SharedVariable, array: np.ndarray) -> Any:
         ) from error
 
 
-BIT_GENERATORS = {
-    kind.__name__: kind
-    for kind in (
-        np.random.PCG64,
-        np.random.PCG64DXSM,
-        np.random.MT19937,
-        np.random.Philox,
-        np.random.SFC64,
-    )
-}
+BIT_GENERATORS = ("PCG64", "PCG64DXSM", "MT19937", "Philox", "SFC64")
+"""Classes of numpy's."""
 
 
 def _streams(variables: list[SharedVariable]) -> dict[SharedVariable, Sequence]:
@@ -234,7 +226,7 @@ def as_bytes(var: Any, generators: Sequence) -> np.ndarray:
     """Return the states of generators, by rank, as JSON in an array."""
     for generator in generators:
         kind = type(generator.bit_generator)
-        if kind not in BIT_GENERATORS.values():
+        if kind not in [getattr(np.random, name) for name in BIT_GENERATORS]:
             raise TypeError(
                 f"{var} draws from {kind.__name__}: only the state of"
                 f" {', '.join(BIT_GENERATORS)} can be in a checkpoint"
@@ -261,22 +253,19 @@ numpy believes it, and would read on from there, whatever memory that is.
 """
 
 
-def _check_place(state: dict[str, Any]) -> None:
-    """Raise if a state goes on with a number that it does not have."""
-    if state["bit_generator"] not in _PLACES:
-        return
-    field, count = _PLACES[state["bit_generator"]]
-    place = {**state, **state["state"]}[field]
-    if type(place) is not int or not 0 <= place <= count:
-        raise ValueError(f"{field} of {state['bit_generator']} is {place!r}")
-
-
 def as_generators(array: np.ndarray) -> list[np.random.Generator]:
     """Return generators in the states that `as_bytes` has stored."""
     generators = []
     for state in json.loads(array.tobytes()):
-        bit_generator = BIT_GENERATORS[state["bit_generator"]]()
-        _check_place(state)
+        kind = state["bit_generator"]
+        if kind not in BIT_GENERATORS:
+            raise ValueError(f"there is no generator {kind}")
+        if kind in _PLACES:
+            field, count = _PLACES[kind]
+            place = {**state, **state["state"]}[field]
+            if type(place) is not int or not 0 <= place <= count:
+                raise ValueError(f"{field} of {kind} is {place!r}")
+        bit_generator = getattr(np.random, kind)()
         bit_generator.state = state
         generators.append(np.random.Generator(bit_generator))
     if not generators:

@@ -10,7 +10,6 @@ from collections import defaultdict
 from typing import Any, TypeAlias
 
 import numpy as np
-from pytensor.compile import SharedVariable
 from pytensor.tensor.type import DenseTensorType
 
 from ..also_named import also_named
@@ -186,11 +185,12 @@ def gather(vars: Vars, nd_up: int = 1) -> Any:
     results = []
     for var, values in zip(variables, zip(*by_rank, strict=True), strict=True):
         arrays = [SESSION.context.array(value) for value in values]
+        shapes = [array.shape for array in arrays]
         if nd_up:
-            check_shapes("stack", var, [a.shape for a in arrays], "; try nd_up=0")
-            results.append(np.stack(arrays))
-        else:
-            results.append(lists.concatenate("gather", var, arrays))
+            check_shapes("stack", var, shapes, "; try nd_up=0")
+        elif len({shape[1:] for shape in shapes}) > 1:
+            check_shapes("gather", var, shapes)
+        results.append(np.stack(arrays) if nd_up else np.concatenate(arrays))
     return lists.as_given(vars, results)
 
 
@@ -269,14 +269,8 @@ def all_reduce(vars: Vars, op: ReduceOp = "avg") -> None:
     TypeError, ValueError
         If the op is unknown or has no meaning for a dtype.
     """
-    variables = lists.check_variables(vars)
-    lists.check_reduction("all_reduce", variables, op)
-    if SESSION.size > 1:
-        numbers = master_replicate_variables(variables)
-        _check_parts("all_reduce", variables, op)
-        holding = Holding("replicated", f"synk.all_reduce by {op!r}")
-        with lists.changing(variables, holding) as launch:
-            _reduce(launch.number, numbers, variables, op, to_all=True)
+    holding = Holding("replicated", f"synk.all_reduce by {op!r}")
+    _reduced("all_reduce", vars, op, holding, to_all=True)
 
 
 @entry
@@ -306,54 +300,49 @@ def reduce(vars: Vars, op: ReduceOp = "avg", in_place: bool = True) -> Any:
     TypeError, ValueError
         If the op is unknown or has no meaning for a dtype.
     """
-    variables = lists.check_variables(vars)
-    lists.check_reduction("reduce", variables, op)
-    if SESSION.size == 1:
-        return lists.as_given(
-            vars, [host.copy_value(host.get_value(var)) for var in variables]
-        )
-    numbers = master_replicate_variables(variables)
-    _check_parts("reduce", variables, op)
     holding = Holding("local", f"synk.reduce by {op!r}, on rank 0")
-    with lists.changing(variables, holding, only_here=not in_place) as launch:
-        results = _reduce(launch.number, numbers, variables, op, to_all=False)
-        return lists.as_given(vars, [np.array(value, order="C") for value in results])
+    return _reduced("reduce", vars, op, holding, in_place=in_place)
 
 
-def _weights(numbers: list[int], variables: list[SharedVariable]) -> Weights:
-    """Return from how many rows the ranks' own values were computed, if any were."""
-    held = zip(numbers, map(SESSION.ledger.of, variables), strict=True)
-    return {n: of.rows for n, of in held if of.kind == "local" and of.rows is not None}
-
-
-def _check_parts(what: str, variables: list[SharedVariable], op: ReduceOp) -> None:
-    """Raise where every rank has the value of all rows, and ranks would count it."""
-    if op not in ("sum", "prod"):
-        return
-    for var in variables:
-        held = SESSION.ledger.of(var)
-        if held.made_whole:
+def _reduced(
+    what: str,
+    vars: Vars,
+    op: ReduceOp,
+    holding: Holding,
+    *,
+    to_all: bool = False,
+    in_place: bool = True,
+) -> Any:
+    """Have all ranks reduce; return what rank 0 has of it, if it alone does."""
+    variables = lists.check_variables(vars)
+    lists.check_reduction(what, variables, op)
+    if SESSION.size == 1 and to_all:
+        return None
+    if SESSION.size == 1:
+        copies = [host.copy_value(host.get_value(var)) for var in variables]
+        return lists.as_given(vars, copies)
+    numbers = master_replicate_variables(variables)
+    held = list(map(SESSION.ledger.of, variables))
+    for var, of in zip(variables, held, strict=True):
+        if of.made_whole and op in ("sum", "prod"):
             raise SplitError(
                 f"{what} of {var} by {op!r} would count it {SESSION.size} times:"
-                f" {held.since}, and stores what all ranks' rows give on every rank."
+                f" {of.since}, and stores what all ranks' rows give on every rank."
                 " Leave the collective out, or make the function with"
                 " local=True, if each rank is to have what its own rows give"
             )
-
-
-def _reduce(
-    launch: int,
-    numbers: list[int],
-    variables: list[SharedVariable],
-    op: ReduceOp,
-    *,
-    to_all: bool,
-) -> list[Any]:
-    """Have all ranks reduce; return what rank 0 has of it."""
-    weights = _weights(numbers, variables)
+    weights: Weights = {
+        number: of.rows
+        for number, of in zip(numbers, held, strict=True)
+        if of.kind == "local" and of.rows is not None
+    }
     on_devices = devices.lie_on_devices(variables)
-    what = launch, numbers, op, weights, to_all, on_devices
-    return SESSION.run(worker_reduce, *what)[0]
+    with lists.changing(variables, holding, only_here=not in_place) as launch:
+        how = launch.number, numbers, op, weights, to_all, on_devices
+        found: Any = SESSION.run(worker_reduce, *how)[0]
+        if to_all:
+            return None
+        return lists.as_given(vars, [np.array(value, order="C") for value in found])
 
 
 def worker_reduce(

@@ -21,7 +21,7 @@ from ..ranks.session import SESSION
 from ..ranks.streams import value_for_rank
 from ..ranks.to_nodes import CODECS, Codec, Encoder
 from ..ranks.undoing import Launch
-from ..reduce_ops import REDUCE_OPS, ReduceOp, check_dtype, check_op, check_shapes
+from ..reduce_ops import REDUCE_OPS, ReduceOp, check_dtype, check_op
 from .array_like import convert
 from .data import Data
 
@@ -178,40 +178,39 @@ def master_store(
     # One rank alone is given them: the others are to have what the script has set.
     numbers = master_replicate_variables(variables, are_read=rank is not None)
     theirs = stage_values(given, checked)
-    work, one = (worker_broadcast, ()) if rank is None else (worker_set_value, (rank,))
     with changing(variables, holding) as launch:
-        where = launch.number, *one, numbers
-        SESSION.run(work, *where, theirs, mine=(*where, checked))
+        SESSION.run(
+            worker_store,
+            *(launch.number, rank, numbers, theirs),
+            mine=(launch.number, rank, numbers, checked),
+        )
 
 
-def worker_broadcast(
-    context: RankContext, launch: int, numbers: list[int], values: list
+def worker_store(
+    context: RankContext, launch: int, only: int | None, numbers: list, values: list
 ) -> None:
-    """Copy the values into this rank's variables."""
-    mine = [
-        value.values[context.rank]
-        if type(value) is OfRanks
-        else value_for_rank(context.array(value), context.rank)
-        for value in values
-    ]
-    store(context, launch, numbers, mine)
-
-
-def worker_set_value(
-    context: RankContext, launch: int, rank: int, numbers: list, values: list
-) -> None:
-    """Copy the values, if this is the rank that is meant."""
-    if context.rank == rank:
+    """Copy values into this rank's variables; nothing if another is the `only` one."""
+    if only is None:
+        mine = [
+            value.values[context.rank]
+            if type(value) is OfRanks
+            else value_for_rank(context.array(value), context.rank)
+            for value in values
+        ]
+        store(context, launch, numbers, mine)
+    elif only == context.rank:
         store(context, launch, numbers, map(context.array, values))
 
 
-def _encode_to_one(args: tuple, encoder: Encoder) -> tuple:
-    """Return a command to store values on one rank: other nodes get None."""
-    launch, rank, numbers, values = args
-    return launch, rank, numbers, [encoder.to_one(rank, value) for value in values]
+def _encode_store(args: tuple, encoder: Encoder) -> tuple:
+    """Return a command to store values: of one rank's, nodes of others get None."""
+    launch, only, numbers, values = args
+    if only is None:
+        return args
+    return launch, only, numbers, [encoder.to_one(only, value) for value in values]
 
 
-CODECS[worker_set_value] = Codec(_encode_to_one, lambda args, here, copies: args)
+CODECS[worker_store] = Codec(_encode_store, lambda args, here, copies: args)
 
 
 def check_rank(rank: int) -> int:
@@ -237,11 +236,3 @@ def check_reduction(what: str, variables: list[SharedVariable], op: ReduceOp) ->
     check_tensors(variables)
     for var in variables:
         check_dtype(op, var.type.numpy_dtype, f"{what} of {var}")
-
-
-def concatenate(what: str, var: SharedVariable, arrays: list) -> np.ndarray:
-    """Return the ranks' values as one array, along their first axis."""
-    trailing = [array.shape[1:] for array in arrays]
-    if any(shape != trailing[0] for shape in trailing):
-        check_shapes(what, var, [array.shape for array in arrays])
-    return np.concatenate(arrays)
