@@ -368,9 +368,7 @@ def worker_reduce(
         results.clear()
     if on_devices:
         jax.wait(list(results.values()))  # all, before any variable is changed
-    with lists.in_call(context, launch) as transaction:
-        for number, value in results.items():
-            transaction.store(engine, context.variables[number], value)
+    lists.keep(context, launch, engine, results)
     return None if context.rank else [results[number] for number in numbers]
 
 

@@ -20,7 +20,7 @@ from ..engines import JAX, jax
 from ..ranks.context import RankContext
 from ..ranks.session import SESSION
 from ..reduce_ops import ReduceOp, check_shapes
-from .lists import in_call
+from .lists import keep
 
 Shapes = tuple[tuple[int, ...], ...]
 
@@ -86,7 +86,7 @@ def worker_broadcast(
     dtypes = {number: dtype for number, (dtype, _) in kinds.items()}
     results = _moved(context, dtypes, by_transport, by_host)
     if context.rank:
-        _store(context, launch, results)
+        keep(context, launch, JAX, results)
 
 
 def worker_all_gather(
@@ -120,7 +120,7 @@ def worker_all_gather(
 
     dtypes = {number: value.dtype.name for number, value in values.items()}
     results = _moved(context, dtypes, by_transport, by_host)
-    _store(context, launch, results)
+    keep(context, launch, JAX, results)
     return None if context.rank else [np.array(results[number]) for number in numbers]
 
 
@@ -188,10 +188,3 @@ def _own(value: Any) -> Any:
 
         return jnp.array(value, copy=True)
     return value
-
-
-def _store(context: RankContext, launch: int, results: dict[int, Any]) -> None:
-    """Make results the values of variables."""
-    with in_call(context, launch) as transaction:
-        for number, value in results.items():
-            transaction.store(JAX, context.variables[number], value)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import operator
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -13,7 +12,6 @@ from pytensor.tensor.type import DenseTensorType
 
 from ..engines import HOST, host
 from ..memory.partition import Selection, count, cuts, part_lengths, select
-from ..programs.transaction import Transaction
 from ..ranks.context import RankContext
 from ..ranks.ledger import Holding
 from ..ranks.replication import master_replicate_variables, staged
@@ -130,12 +128,14 @@ def changing(
     return Launch((), 1, failed, made)
 
 
-@contextlib.contextmanager
-def in_call(context: RankContext, launch: int) -> Iterator[Transaction]:
-    """Make changes to this rank's variables that can be undone, in a ``with`` block."""
+def keep(
+    context: RankContext, launch: int, engine: Any, values: Mapping[int, Any]
+) -> None:
+    """Make values those of variables on this rank, which can be undone."""
     context.transaction.begin(launch)
     context.transaction.begin_call()
-    yield context.transaction
+    for number, value in values.items():
+        context.transaction.store(engine, context.variables[number], value)
     context.transaction.end_call()
 
 
@@ -143,11 +143,11 @@ def store(
     context: RankContext, launch: int, numbers: Sequence[int], values: Iterable
 ) -> None:
     """Make copies of values those of variables on this rank."""
-    variables = [context.variables[number] for number in numbers]
-    copies = [_copied(*pair) for pair in zip(variables, values, strict=True)]
-    with in_call(context, launch) as transaction:
-        for var, value in zip(variables, copies, strict=True):
-            transaction.store(HOST, var, value)
+    copies = {
+        number: _copied(context.variables[number], value)
+        for number, value in zip(numbers, values, strict=True)
+    }
+    keep(context, launch, HOST, copies)
 
 
 def _copied(var: SharedVariable, value: Any) -> Any:
