@@ -8,7 +8,6 @@ way, or from their values; the arrays have rows, or are what needs all of them a
 from __future__ import annotations
 
 import contextlib
-import inspect
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,22 +17,15 @@ import numpy as np
 import pytensor
 import pytensor.tensor as pt
 from pytensor.gradient import Rop
+from pytensor.ifelse import ifelse
 from reference import PY
 
-try:
-    from pytensor.conditional import ifelse
-except ImportError:  # PyTensor before 3.3
-    from pytensor.ifelse import ifelse
-
 ROWS = 2, 4, 7
-HAS_FLAG = "return_updates" in inspect.signature(pytensor.scan).parameters
 
 
 def scan(step, sequences, initial, **options):
     """Scan with one kind of result in all versions of PyTensor."""
-    if HAS_FLAG:
-        return pytensor.scan(step, sequences, initial, return_updates=False, **options)
-    return pytensor.scan(step, sequences, initial, **options)[0]
+    return pytensor.scan(step, sequences, initial, return_updates=False, **options)
 
 
 def inputs_of(rows: int) -> list[np.ndarray]:
