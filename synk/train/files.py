@@ -7,6 +7,7 @@ arrays, which lie in the file by themselves, under names. Nothing is pickled.
 
 from __future__ import annotations
 
+import copy
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -43,11 +44,10 @@ def write(
     write_arrays(path, {_META: np.frombuffer(text.encode(), np.uint8), **arrays})
 
 
-def read(path: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """Return what `write` has written, or raise CheckpointError."""
+def read(path: Path) -> dict[str, Any]:
+    """Return the header that `write` has written, or raise CheckpointError."""
     header = json.loads(read_arrays(path, {_META: _ROOM})[_META].tobytes())
-    arrays = read_arrays(path, header.pop("arrays"))
-    return from_json(header, arrays), arrays
+    return from_json(header, read_arrays(path, header.pop("arrays")))
 
 
 def check_fits(path: Path, what: str, found: Any, expected: Any) -> None:
@@ -61,31 +61,27 @@ def check_fits(path: Path, what: str, found: Any, expected: Any) -> None:
 # -- what a step updates, on all ranks
 
 
-def take_values(variables: Sequence[SharedVariable]) -> dict[str, np.ndarray]:
-    """Return the values of variables, by names for a file.
+def take_values(variables: Sequence[SharedVariable]) -> list[Any]:
+    """Return the values of variables, as `give_values` takes them.
 
-    Those that are equal on all ranks are there once, and others for each rank. Random
-    streams are each rank's own.
+    Of one that is not equal on all ranks it is a list of their values. Random streams
+    are each rank's own.
     """
     numbers = master_replicate_variables(variables)
     by_rank = SESSION.run(worker_get_values, numbers, None)
-    found = {}
-    for rank, values in enumerate(by_rank):
-        for i, (var, value) in enumerate(zip(variables, values, strict=True)):
-            value = SESSION.context.array(value)
-            if isinstance(value, np.random.Generator):
-                value = as_bytes(var, [value])
-            elif SESSION.ledger.of(var).kind == "replicated":
-                if rank == 0:
-                    found[_name(None, i)] = np.array(value)
-                continue
-            found[_name(rank, i)] = np.array(value)  # ranks write there again
+    found = []
+    for var, of_ranks in zip(variables, zip(*by_rank, strict=True), strict=True):
+        # Ranks write there again.
+        values = [_copied(SESSION.context.array(each)) for each in of_ranks]
+        is_stream = isinstance(values[0], np.random.Generator)
+        is_one = SESSION.ledger.of(var).kind == "replicated" and not is_stream
+        found.append(values[0] if is_one else values)
     return found
 
 
 def give_values(
     variables: Sequence[SharedVariable],
-    arrays: Mapping[str, np.ndarray],
+    values: Sequence[Any],
     holdings: Sequence[Holding],
     what: str,
 ) -> None:
@@ -93,39 +89,39 @@ def give_values(
 
     `holdings` say how these have held them, and `what` does this, for messages.
     """
+    pairs = list(zip(variables, values, strict=True))
     for rank in (None, *range(SESSION.size)):
-        there = [i for i in range(len(variables)) if _name(rank, i) in arrays]
-        if not there:
-            continue
-        some = [variables[i] for i in there]
-        values = [_value(variables[i], arrays[_name(rank, i)]) for i in there]
-        kind: Kind = "replicated" if rank is None else "local"
-        master_store(some, Holding(kind, what), values, values, rank)
+        some = [
+            pair for pair in pairs if isinstance(pair[1], list) == (rank is not None)
+        ]
+        if some:
+            given = [_value(var, of if rank is None else of[rank]) for var, of in some]
+            kind: Kind = "replicated" if rank is None else "local"
+            those = [var for var, _ in some]
+            master_store(those, Holding(kind, what), given, given, rank)
     for var, holding in zip(variables, holdings, strict=True):
         SESSION.ledger.note([var], holding)
 
 
-def give_in_script(
-    variables: Sequence[SharedVariable], arrays: Mapping[str, np.ndarray]
-) -> None:
+def give_in_script(variables: Sequence[SharedVariable], values: Sequence[Any]) -> None:
     """Give the script's variables rank 0's values: as if the script had set them.
 
     The ranks, of any number, get them before they next need them; of a random stream
     each has one that follows from it.
     """
-    for i, var in enumerate(variables):
-        name = next(n for n in (_name(None, i), _name(0, i)) if n in arrays)
-        host.set_value(var, _value(var, arrays[name]))
+    for var, value in zip(variables, values, strict=True):
+        own = value[0] if isinstance(value, list) else value
+        host.set_value(var, _value(var, own))
 
 
-def _name(rank: int | None, i: int) -> str:
-    return f"variable {i}" if rank is None else f"rank {rank} variable {i}"
+def _value(var: SharedVariable, value: Any) -> Any:
+    """Return a copy of a value, which must be of the variable's type."""
+    return var.type.filter(_copied(value), strict=True)
 
 
-def _value(var: SharedVariable, array: np.ndarray) -> Any:
-    if isinstance(host.get_value(var), np.random.Generator):
-        return as_generators(array)[0]
-    return var.type.filter(np.array(array), strict=True)
+def _copied(value: Any) -> Any:
+    is_stream = isinstance(value, np.random.Generator)
+    return copy.deepcopy(value) if is_stream else np.array(value)
 
 
 def check_can_be_on(

@@ -314,7 +314,7 @@ def _from_one_start(trainer: Trainer) -> Iterator[Callable[[], Trainer]]:
     made: list[Trainer] = []
     updated = step.updated
     holdings = [SESSION.ledger.of(var) for var in updated]
-    arrays = files.take_values(updated)
+    held = files.take_values(updated)
     # Of others, as a rate, the value itself: nothing writes to it in place.
     others = [var for var in step.get_shared() if var not in updated]
     values = [host.get_value(var) for var in others]
@@ -326,9 +326,9 @@ def _from_one_start(trainer: Trainer) -> Iterator[Callable[[], Trainer]]:
         if SESSION.state == "running":
             SESSION.enter()
             what = "it was given its starting value"
-            files.give_values(updated, arrays, holdings, what)
+            files.give_values(updated, held, holdings, what)
         else:  # ranks were lost, or the session is over
-            files.give_in_script(updated, arrays)
+            files.give_in_script(updated, held)
 
     def anew() -> Trainer:
         restore()

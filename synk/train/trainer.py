@@ -261,7 +261,9 @@ class Trainer:
         SESSION.enter()
         variables = self._step.updated
         holdings = [SESSION.ledger.of(var) for var in variables]
-        arrays = files.take_values(variables)
+        arrays: dict[str, np.ndarray] = {}
+        pairs = zip(variables, files.take_values(variables), strict=True)
+        values = [files.as_json(v, arrays, "variable", str(var)) for var, v in pairs]
         kept: dict[str, Any] = {"history": vars(self.history)}
         kept["set"] = self._set.changed()
         if self._rule is not None:
@@ -277,6 +279,7 @@ class Trainer:
             "ranks": SESSION.size,
             "nodes": SESSION.nodes,
             "seed": self._seed,
+            "variables": values,
             "held": [[held.kind, held.since, held.rows] for held in holdings],
             "callbacks": of_callbacks,
             **files.as_json(kept, arrays, "kept", "what training keeps"),
@@ -310,7 +313,7 @@ class Trainer:
         """
         SESSION.enter()
         path = Path(path)
-        header, arrays = files.read(path)
+        header = files.read(path)
         files.check_fits(path, "the rule", header["rule"], self._rule_in_file)
         files.check_fits(path, "the seed", header["seed"], self._seed)
         if self._are_nodes:
@@ -322,12 +325,13 @@ class Trainer:
             for kind, since, rows in header["held"]
         ]
         variables, ranks = self._step.updated, header["ranks"]
+        values = header["variables"]
         others = self._set.values_of(path, header["set"])
         files.check_can_be_on(path, ranks, self._rule, variables, holdings)
         if ranks == SESSION.size:
-            files.give_values(variables, arrays, holdings, "Trainer.load")
+            files.give_values(variables, values, holdings, "Trainer.load")
         else:
-            files.give_in_script(variables, arrays)
+            files.give_in_script(variables, values)
         if self._rule is not None:
             self._workers = workers = Workers(self._rule, self._params, self._are_nodes)
             workers.restore_state(*header["workers"])
