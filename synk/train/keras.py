@@ -29,17 +29,8 @@ def is_model(step: Any) -> bool:
 def step_of(model: Any, is_local: bool) -> Function:
     """Return a training step of a compiled model, as its ``train_on_batch`` makes it.
 
-    It takes a batch for each input and output of the model, and returns the loss.
-
-    Parameters
-    ----------
-    is_local : bool
-        Whether ranks make it by themselves, for a training rule.
-
-    Raises
-    ------
-    TypeError, ValueError
-        If the model is of another backend, or not compiled.
+    It takes a batch for each input and output of the model, and returns the loss. If it
+    `is_local`, ranks make it by themselves, for a training rule.
     """
     backend = sys.modules["keras"].backend
     if backend.backend() != "theano":
@@ -50,7 +41,7 @@ def step_of(model: Any, is_local: bool) -> Function:
     if getattr(model, "optimizer", None) is None:
         raise ValueError(f"compile the Keras model {model.name} before it is trained")
     inputs = [*model.inputs, *(each for each in model.targets if each is not None)]
-    givens = {}
+    givens: dict[Any, Any] = {}
     if not isinstance(phase := backend.learning_phase(), int):
         givens[phase] = pt.constant(np.array(1, phase.type.dtype))
     for weights in model.sample_weights:
