@@ -52,7 +52,7 @@ def _of(column: str, what: str, instead: str) -> Gain:
 
 def shown(seconds: float) -> str:
     """Return a time as the picture has it."""
-    return f"{seconds:.1f} s" if seconds > 1 else f"{seconds * 1e3:.3g} ms"
+    return f"{seconds:.1f} s" if seconds > 1 else f"{seconds * 1e3:#.3g} ms"
 
 
 def draw(found: list[Gain]) -> Figure:

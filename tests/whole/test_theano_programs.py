@@ -108,6 +108,15 @@ def test_a_trainer_takes_a_model_of_keras(tmp_path):
     assert of_json[0] == of_json[1]
 
 
+@with_keras
+def test_the_example_of_mpi_learn_trains_a_model_of_a_file(tmp_path):
+    how = "--epochs=4", "--ranks=2", "--batch=20", "--synchronous"
+    printed = run_keras(tmp_path, ROOT / "demos" / "mpi_learn_mnist.py", *how)
+    last = printed.splitlines()[-1]
+    assert last.startswith("epoch 4: loss ")
+    assert float(last.split()[-1]) > 0.85
+
+
 # -- Lasagne
 
 CHECKS = (
