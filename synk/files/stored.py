@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import mmap
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,6 +16,18 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..memory import descriptors
+
+
+class Format(NamedTuple):
+    """A format of files; CONTRIBUTING.rst shows how one is added.
+
+    ``find(path, names)`` returns what `Stored` has of arrays, from `name` on: of those
+    of these names or, if they are None, of the only one. It raises ValueError for what
+    is not there. ``read(path, name)`` returns an array that cannot be mapped.
+    """
+
+    find: Callable[[str, Sequence[str] | None], list[tuple]]
+    read: Callable[[str, Any], np.ndarray]
 
 
 class Stored(NamedTuple):
@@ -51,8 +63,7 @@ class Stored(NamedTuple):
                 raise ValueError("it has changed since it was found")
             if self.offset is not None:
                 return self._mapped()
-            with _opened(self.path) as file:  # only HDF5 has such
-                return file[self.name][()]
+            return _format(self.path).read(self.path, self.name)
 
     def _mapped(self) -> np.ndarray:
         assert self.offset is not None
@@ -94,8 +105,8 @@ def stored_in(path: str, names: Sequence[str] | None) -> list[Stored]:
     """
     with damaged(path):
         stamp = _stamp(path)
-        find = FORMATS[Path(path).suffix.lower()]
-        found = [Stored(path, stamp, *place) for place in find(path, names)]
+        places = _format(path).find(path, names)
+        found = [Stored(path, stamp, *place) for place in places]
         for stored in found:
             if stored.dtype.kind not in "biuf" or not stored.shape:
                 raise ValueError(
@@ -197,9 +208,19 @@ def _opened(path: str) -> Any:
     return h5py.File(path, "r")
 
 
-FORMATS = {".npy": _find_npy, **dict.fromkeys((".hkl", ".h5", ".hdf5"), _find_hdf5)}
-"""What finds the arrays of a file, by how its name ends.
+def _read_hdf5(path: str, name: str) -> np.ndarray:
+    with _opened(path) as file:
+        return file[name][()]
 
-Of these names or, if they are None, the one that there is; it raises ValueError for
-what is not there.
-"""
+
+_HDF5 = Format(_find_hdf5, _read_hdf5)
+
+FORMATS = {
+    ".npy": Format(_find_npy, lambda path, _: np.load(path)),
+    **dict.fromkeys((".hkl", ".h5", ".hdf5"), _HDF5),
+}
+"""By how a file's name ends."""
+
+
+def _format(path: str) -> Format:
+    return FORMATS[Path(path).suffix.lower()]
