@@ -167,22 +167,18 @@ def pickled(
     # number nodes have a copy of what is in a window, or None; it may be asked more
     # than once.
     windows: Windows = {}
-    by_name, by_value = (
-        partial(_pickled, make, windows, keep) for make in (_ByName, _ByValue)
-    )
-    data = channel.dumps(command, by_name, by_value)
+
+    def dumps_by(make: Any, message: object) -> bytes:
+        windows.clear()  # of the other way, which may have come to some
+        file = io.BytesIO()
+        pickler = make(file, protocol=5)
+        pickler.windows, pickler.keep = windows, keep
+        pickler.dump(message)
+        return file.getvalue()
+
+    ways = partial(dumps_by, _ByName), partial(dumps_by, _ByValue)
+    data = channel.dumps(command, *ways)
     return data, [window for _, window in windows.values()]
-
-
-def _pickled(
-    make: Any, windows: Windows, keep: Callable[[Window], int | None], message: object
-) -> bytes:
-    windows.clear()
-    file = io.BytesIO()
-    pickler = make(file, protocol=5)
-    pickler.windows, pickler.keep = windows, keep
-    pickler.dump(message)
-    return file.getvalue()
 
 
 class _PutsWindowsAside:
@@ -208,11 +204,11 @@ class _PutsWindowsAside:
 
 
 class _ByName(_PutsWindowsAside, pickle.Pickler):
-    """Pickles by name what has one."""
+    pass
 
 
 class _ByValue(_PutsWindowsAside, cloudpickle.Pickler):
-    """Pickles by value what only this process has."""
+    pass
 
 
 def unpickled(

@@ -79,25 +79,25 @@ class NcclTransport:
 
     def all_reduce(self, array: Any, op: ReduceOp) -> Any:
         """Return the ranks' arrays combined: of one dimension, length and dtype."""
-        given, room = self._open(array), self._open(array)
+        given, room = self._opened(array, array)
         self._communicator.allreduce(given, room, self._ops[op], stream=self._stream)
         return self._result(array)
 
     def reduce(self, array: Any, op: ReduceOp, root: int) -> Any:
         """Return the ranks' arrays combined on rank `root`, and None on the others."""
-        given, room = self._open(array), self._open(array)
+        given, room = self._opened(array, array)
         self._communicator.reduce(given, room, self._ops[op], root, stream=self._stream)
         return self._result(array if root == self._comm.rank else None, array)
 
     def broadcast(self, array: Any, root: int) -> Any:
         """Return what the array is on rank `root`."""
-        given, room = self._open(array), self._open(array)
+        given, room = self._opened(array, array)
         self._communicator.broadcast(given, room, root, stream=self._stream)
         return self._result(array)
 
     def all_gather(self, array: Any, into: Any) -> Any:
         """Return the ranks' arrays one after the other, in the memory of `into`."""
-        given, room = self._open(array), self._open(into)
+        given, room = self._opened(array, into)
         self._communicator.allgather(given, room, stream=self._stream)
         return self._result(into, array)
 
@@ -129,9 +129,9 @@ class NcclTransport:
         if not ending.is_alive():
             self._busy.clear()
 
-    def _open(self, array: Any) -> Capsule:
-        """Return an array as NCCL takes it, after JAX's work on it and before it."""
-        return Capsule(array, self._stream)
+    def _opened(self, *arrays: Any) -> list[Capsule]:
+        """Return arrays as NCCL takes them, after JAX's work on them and before it."""
+        return [Capsule(array, self._stream) for array in arrays]
 
     def _result(self, result: Any, *read: Any) -> Any:
         """Return an array that NCCL writes, for JAX to read when that is done."""

@@ -386,7 +386,12 @@ class Lifetime:
         """Raise unless commands can be run now."""
         if self.state == "running":
             if self._in_command:
-                raise StateError(self._inside if self.is_inside() else _ONE_AT_A_TIME)
+                raise StateError(
+                    self._inside
+                    if self.is_inside()
+                    else "a synk call is running already, around this one or in another"
+                    " thread: calls come one at a time"
+                )
             return
         if self.state == "broken":
             assert self.death is not None
@@ -467,8 +472,3 @@ _NOT_RUNNING = {
 }
 
 CLOSED = "synk was closed during a call"
-
-_ONE_AT_A_TIME = (
-    "a synk call is running already, around this one or in another thread:"
-    " calls come one at a time"
-)

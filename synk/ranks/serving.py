@@ -11,6 +11,7 @@ import pickle
 import signal
 import socket
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from ..cluster.inbox import Inbox
@@ -34,7 +35,9 @@ def serve(cluster: Cluster) -> int:
     SESSION.cluster = cluster
     SESSION.keep_zygote()  # before MPI: what runs it may not be forkable
     cluster.open()
-    is_over, inbox, last = False, _inbox(), _Last()
+    # The stage is another one in each session, and so is what is kept.
+    new_inbox = partial(Inbox, lambda kinds: SESSION.pool.stage.room(kinds))
+    is_over, inbox, last = False, new_inbox(), _Last()
     while not is_over:
         message, launch = cluster.await_command(inbox)
         reply: list[Any] = []
@@ -46,7 +49,7 @@ def serve(cluster: Cluster) -> int:
             where = f"[synk] on node {cluster.node} ({socket.gethostname()})"
             kind, reply = "", [Failure(error, where, SESSION.rank)]
         if kind == "fork":
-            inbox = _inbox()
+            inbox = new_inbox()
             reply = _fork(what[0])
         elif kind == "run":
             work, args, notices = what
@@ -89,10 +92,6 @@ class _Last:
             what = [work, args, notices]
         self._command = kind, *what
         return self._command
-
-
-def _inbox() -> Inbox:
-    return Inbox(lambda kinds: SESSION.pool.stage.room(kinds))
 
 
 def _as_bytes(reply: Any) -> bytes:

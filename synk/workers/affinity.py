@@ -207,20 +207,15 @@ class Confinement:
 
     def _unpin(self) -> None:
         """Unpin all threads: those started meanwhile were born with our cores."""
-        if self._pins:
-            _move(proc.threads(), set(self._cores), self._affinity)
+        for task in proc.threads() if self._pins else ():
+            _pin_thread(task, self._affinity, only_from=set(self._cores))
 
     def _pin(self) -> None:
         """Pin this thread, and all that were started since the process was confined."""
         if self._pins:
             _pin_thread(0, self._cores)
-            ours = set(proc.threads()) - self._not_ours
-            _move(ours, self._affinity, set(self._cores))
-
-
-def _move(tasks: Iterable[int], from_cores: set[int], to_cores: set[int]) -> None:
-    for task in tasks:
-        _pin_thread(task, to_cores, from_cores)
+            for task in set(proc.threads()) - self._not_ours:
+                _pin_thread(task, self._cores, only_from=self._affinity)
 
 
 def _pin_thread(
