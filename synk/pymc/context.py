@@ -20,7 +20,6 @@ from typing import Any
 
 import numpy as np
 import pytensor
-from pytensor.graph.traversal import ancestors
 from pytensor.tensor.random.type import RandomType
 
 from ..choice.plan import GroupPlan
@@ -30,10 +29,9 @@ from ..ranks.groups import Leaders, RankGroups
 from ..ranks.session import SESSION
 from ..report.words import count
 from ..user_frames import callers_level
-from .chains import Decision, decide, rows_if_tiny
 from .density import Density, Plain
 from .in_graphs import LogpOfRanks, plain_of
-from .make import nothing_shared, serial_terms, values_of
+from .make import decide, nothing_shared, rows_if_tiny, serial_terms, values_of
 from .names import (
     TAKE_OPS,
     ForSteps,
@@ -51,7 +49,7 @@ from .names import (
 )
 from .nutpie import compiled
 from .sharing import LOST, words
-from .terms import DRAWN
+from .terms import DRAWN, shared_in
 
 SHORT = 150e-6
 """Seconds: what a call of this length takes one core, ranks take no less time for."""
@@ -62,23 +60,22 @@ OF_ELEMENT = 2e-9
 USES = 30
 """As many elements a call may compute for each number that it is given."""
 
+SO_LITTLE = "one rank is faster for so little"
+
 
 class Parallel:
     """How a model is sampled in a block; see `synk.pymc.parallel`.
 
-    Attributes
-    ----------
-    rows, ranks : int or None
-    speed_up : float or None
-        Of a call, by ranks, beside PyMC by itself: predicted from the model's graph and
-        its sizes, or measured by `synk.pymc.tune`. None if neither is so.
-    is_serial : bool or None
-        Whether PyMC computes the log-density as ever; None before it was asked for.
+    `speed_up` is of a call, by ranks, beside PyMC by itself: predicted from the model's
+    graph and its sizes, or measured by `synk.pymc.tune`; None if neither is so.
+    `is_serial` tells whether PyMC computes the log-density as ever; None before it was
+    asked for.
     """
 
     def __init__(self, model: Any, serial: bool | None, mode: Any, quiet: bool) -> None:
         self._model = present(model)
         self._serial, self._mode, self._quiet = serial, mode, quiet
+        self._raises = serial is False  # what fails, and does not compute it serially
         self._made: dict[Any, tuple[Density | None, str]] = {}
         self._settled: list[Density] = []
         self._plan = GroupPlan(1, 1, None)
@@ -99,7 +96,7 @@ class Parallel:
         self._plain = model.logp_dlogp_function
         with contextlib.ExitStack() as stack:
             self._stack, self._leading = stack, contextlib.ExitStack()
-            if self._serial is False or self._rows_if_tiny() is None:
+            if self._raises or self._rows_if_tiny(model) is None:
                 self._fork()
             stack.enter_context(model)
             stack.enter_context(nutpie_compiles(self._for_nutpie))
@@ -107,63 +104,61 @@ class Parallel:
             stack.enter_context(models_logp(self._logp))
             stack.enter_context(chains_by(self._chains))
             try:
-                model.logp_dlogp_function = self._logp_dlogp()
+                model.logp_dlogp_function = self._logp_dlogp
                 yield self
             finally:
                 vars(model).pop("logp_dlogp_function", None)
 
-    @property
-    def _raises(self) -> bool:
-        """Whether what fails is an error, and not computed serially."""
-        return self._serial is False
-
-    def _rows_if_tiny(self) -> int | None:
-        return rows_if_tiny(self._model, SHORT / OF_ELEMENT / USES)
+    def _rows_if_tiny(self, model: Any) -> int | None:
+        return rows_if_tiny(model, SHORT / OF_ELEMENT / USES)
 
     def _fork(self) -> None:
         """Have ranks until the block ends, if there are none yet."""
         if not forking.is_forked():
             self._stack.enter_context(forking.session())
 
-    def _logp_dlogp(self) -> Callable[..., Any]:
-        """Return what stands for the model's `logp_dlogp_function`."""
+    # -- what PyMC and nutpie ask for
 
-        def logp_dlogp_function(
-            grad_vars: Any = None,
-            tempered: bool = False,
-            initial_point: Any = None,
-            ravel_inputs: bool | None = None,
-            **kwargs: Any,
-        ) -> Any:
-            """Compile the log-density and its gradient for ranks."""
-            given = {"initial_point": initial_point, "ravel_inputs": ravel_inputs}
+    def _pymcs(self, *args: Any, **kwargs: Any) -> Callable[[], Any]:
+        """Return what makes PyMC's own function, when it is first called."""
 
-            @functools.cache
-            def by_pymc() -> Any:
-                with self._without_notes():
-                    return self._plain(grad_vars, tempered, **given, **kwargs)
+        @functools.cache
+        def made() -> Any:
+            with self._without_notes():
+                return self._plain(*args, **kwargs)
 
-            def of_point() -> Plain:
-                return as_plain(by_pymc(), density.others if density else {})
+        return made
 
-            reason = self._why_plain(tempered, ravel_inputs, kwargs)
-            if reason:
-                self._tell(reason)
-                self.is_serial = True
-                return by_pymc()
-            variables = values_of(self._model, grad_vars)
-            start = initial_point or self._model.initial_point(0)
-            density: Density | None = None
-            mode = kwargs.get("mode", self._mode)
-            self.is_serial = None
-            density = self._choose(variables, start, mode, of_point, sampling())
-            if density is None:
-                return by_pymc()
-            made = ForSteps(density, density.others, density.point.dtype)
-            made.set_extra_values(start)
-            return made
+    def _logp_dlogp(
+        self,
+        grad_vars: Any = None,
+        tempered: bool = False,
+        initial_point: Any = None,
+        ravel_inputs: bool | None = None,
+        **kwargs: Any,
+    ) -> Any:
+        """Compile the log-density and its gradient, in place of the model's method."""
+        given = {"initial_point": initial_point, "ravel_inputs": ravel_inputs}
+        by_pymc = self._pymcs(grad_vars, tempered, **given, **kwargs)
+        if reason := _why_plain(tempered, ravel_inputs, kwargs):
+            self._tell(reason)
+            self.is_serial = True
+            return by_pymc()
+        variables = values_of(self._model, grad_vars)
+        start = initial_point or self._model.initial_point(0)
+        density: Density | None = None
+        mode = kwargs.get("mode", self._mode)
+        self.is_serial = None
 
-        return logp_dlogp_function
+        def of_point() -> Plain:
+            return as_plain(by_pymc(), density.others if density else {})
+
+        density = self._choose(variables, start, mode, of_point, sampling())
+        if density is None:
+            return by_pymc()
+        made = ForSteps(density, density.others, density.point.dtype)
+        made.set_extra_values(start)
+        return made
 
     def _for_nutpie(self, plain: Callable[..., Any]) -> Callable[..., Any]:
         """Return what stands for ``nutpie.compile_pymc_model``."""
@@ -173,19 +168,12 @@ class Parallel:
             if model is not self._model or model.discrete_value_vars:
                 return plain(model, **kwargs)
             variables, start = values_of(model, None), model.initial_point(0)
-
-            @functools.cache
-            def by_pymc() -> Any:
-                given = {"initial_point": start, "ravel_inputs": True}
-                with self._without_notes():
-                    return self._plain(variables, **given)
-
-            def of_point() -> Plain:
-                return as_plain(by_pymc(), {})
-
+            by_pymc = self._pymcs(variables, initial_point=start, ravel_inputs=True)
             asked = sampling()
             mode = self._mode if asked is None or asked.mode is None else asked.mode
-            density = self._choose(variables, start, mode, of_point, asked)
+            density = self._choose(
+                *(variables, start, mode), lambda: as_plain(by_pymc(), {}), asked
+            )
             if density is None:
                 if forking.is_forked():  # nutpie's threads get the cores of this one
                     SESSION.context.confinement.widen()
@@ -197,22 +185,7 @@ class Parallel:
 
         return compile_pymc_model
 
-    def _why_plain(
-        self, tempered: bool, ravel_inputs: bool | None, kwargs: Mapping[str, Any]
-    ) -> str:
-        """Return why PyMC is to compute it, whatever the rows; "" for no reason."""
-        if tempered:
-            return "a tempered log-density is computed serially"
-        if not ravel_inputs:
-            return "with ravel_inputs=False the log-density is computed serially"
-        dtype = kwargs.get("dtype")
-        if dtype not in (None, pytensor.config.floatX):
-            return f"in {dtype} the log-density is computed serially"
-        unknown = kwargs.keys() - {"mode", "dtype", "casting", "compute_grads"}
-        if unknown or not kwargs.get("compute_grads", True):
-            names = ", ".join(sorted(unknown or {"compute_grads"}))
-            return f"for {names} the log-density is computed serially"
-        return ""
+    # -- who computes it
 
     def _choose(
         self,
@@ -225,24 +198,17 @@ class Parallel:
     ) -> Density | None:
         """Return what computes the log-density by ranks, or None if PyMC is to do it.
 
-        Parameters
-        ----------
-        plain : callable
-            Makes PyMC's own function, to compute where ranks fail.
-        asked : Sampling or None
-            The call that makes chains of it.
-        **what
-            Which terms of which model, and how, as for `Density`; by default all.
+        `plain` makes PyMC's own function, to compute where ranks fail, and `asked` is
+        the call that makes chains of it. The rest says which terms of which model, and
+        how, as for `Density`; by default all.
         """
         if self._serial:
-            self._say(None, by_choice=True)
+            self._say(True, "")
             return None
-        if self._serial is None and (rows := self._rows_if_tiny()) is not None:
-            self.rows = rows
-            self._say(None, why="one rank is faster for so little")
+        model = what.pop("model", self._model)
+        if self._is_for_one(self._model):
             return None
         self._fork()  # it may not have been so before
-        model = what.pop("model", self._model)
         shapes = [np.shape(start[v.name]) for v in model.value_vars]
         shapes += [np.shape(v.get_value(borrow=True)) for v in model.data_vars]
         terms = tuple(what.get("terms_of") or ()), what.get("jacobian")
@@ -251,22 +217,35 @@ class Parallel:
             self._made[key] = self._density(model, variables, start, mode, **what)
         density, why = self._made[key]
         if density is None:
-            self._say(None, why=why)
+            self._leave_it(why, forking.size())
             return None
         chains, cores = (1, 1) if asked is None else (asked.chains, asked.cores)
         found = decide(density, chains, min(chains, cores))
-        self.rows, self.ranks, self.speed_up = density.rows, found.ranks, found.speed_up
+        self.rows, self.speed_up = density.rows, found.speed_up
         if self._serial is None and not found.by_ranks:
             self._made[key] = None, "one rank is faster"
-            self._say(found, why="one rank is faster")
+            self._leave_it("one rank is faster", found.ranks)
             return None
         if not any(density is each for each in self._settled):
             if not self._raises:
                 density.or_else(plain, self._tell)
             self._settled.append(density)
         self._plan = found.plan
-        self._say(found)
+        gain = ""
+        if self.speed_up is not None:
+            how = "measured" if found.is_measured else "predicted"
+            gain = f", {self.speed_up:.2f} times as fast as PyMC by itself ({how})"
+        self._say(False, f"{count(found.ranks, 'rank')}{gain}")
         return density
+
+    def _is_for_one(self, model: Any) -> bool:
+        """Tell whether a model is left to PyMC, as it has so few numbers."""
+        rows = None if self._raises else self._rows_if_tiny(model)
+        if rows is None:
+            return False
+        self.rows = rows
+        self._leave_it(SO_LITTLE, forking.size())
+        return True
 
     def _density(
         self,
@@ -277,16 +256,11 @@ class Parallel:
         **what: Any,
     ) -> tuple[Density | None, str]:
         """Return a density, or None and why not."""
-        least = 0 if self._raises else SHORT / OF_ELEMENT
+        what |= {"at_least": 0 if self._raises else SHORT / OF_ELEMENT}
+        what |= {"begins": True, "raises": self._raises}
         try:
             with self._without_notes():
-                density = Density(
-                    *(model, variables, start, mode),
-                    at_least=least,
-                    begins=True,
-                    raises=self._raises,
-                    **what,
-                )
+                density = Density(model, variables, start, mode, **what)
         except LOST:
             raise
         except SplitError as error:
@@ -303,29 +277,26 @@ class Parallel:
             return density, ""
         self.rows = density.most_rows
         if density.is_small:
-            return None, "one rank is faster for so little"
+            return None, SO_LITTLE
         self._tell(nothing_shared(density))
         return None, "no term is shared"
 
-    def _say(
-        self, found: Decision | None, why: str = "", by_choice: bool = False
-    ) -> None:
-        """Print what there is to know before sampling starts."""
-        self.is_serial = bool(why) or by_choice
-        ranks = forking.size() if found is None else found.ranks
-        self.ranks = forking.size()
-        if self._quiet:
-            return
-        rows = "" if self.rows is None else f"{self.rows:,} rows, "
-        gain = "" if self.speed_up is None else f", {self.speed_up:.2f} times as fast"
-        if not self.is_serial:
-            is_measured = found is not None and found.is_measured
-            how = "measured" if is_measured else "predicted"
-            gain = gain and f"{gain} as PyMC by itself ({how})"
-            print(f"synk: {rows}{count(ranks, 'rank')}{gain}")
-        elif not by_choice:
-            slower = f" ({count(ranks, 'rank')} would be{gain[1:]})" if gain else ""
-            print(f"synk: {rows}serial: {why}{slower}")
+    def _leave_it(self, why: str, ranks: int) -> None:
+        """Leave it to PyMC, and say why; `ranks` may have been compared with it."""
+        slower = ""
+        if self.speed_up is not None:
+            would_be = f"would be {self.speed_up:.2f} times as fast"
+            slower = f" ({count(ranks, 'rank')} {would_be})"
+        self._say(True, f"serial: {why}{slower}")
+
+    def _say(self, is_serial: bool, text: str) -> None:
+        """Note who computes, and print it before sampling starts."""
+        self.is_serial, self.ranks = is_serial, forking.size()
+        if text and not self._quiet:
+            rows = "" if self.rows is None else f"{self.rows:,} rows, "
+            print(f"synk: {rows}{text}")
+
+    # -- graphs of the log-density
 
     def _logp(self, plain: Callable[..., Any]) -> Callable[..., Any]:
         """Return what stands for models' `logp`: an Op by ranks for who can take one.
@@ -369,12 +340,9 @@ class Parallel:
         if model.discrete_value_vars or wants_jax():
             self._tell(_by_itself(who))
             return graph
-        if self._serial is None:
-            self.rows = rows_if_tiny(model, SHORT / OF_ELEMENT / USES)
-            if self.rows is not None:
-                self._say(None, why="one rank is faster for so little")
-                return graph
-        if any(isinstance(var.type, RandomType) for var in ancestors([graph])):
+        if self._is_for_one(model):
+            return graph
+        if any(isinstance(var.type, RandomType) for var in shared_in([graph])):
             self._tell(f"{DRAWN}: {_by_itself(who)}")
             return graph
         values = list(model.value_vars)
@@ -398,6 +366,8 @@ class Parallel:
         found: Any = self._ops[key](*values)
         found[0].name = graph.name
         return found[0]
+
+    # -- chains
 
     def _chains(
         self,
@@ -466,6 +436,24 @@ class Parallel:
         if text not in self._told:
             self._told.add(text)
             warnings.warn(f"synk.pymc: {text}", stacklevel=callers_level())
+
+
+def _why_plain(
+    tempered: bool, ravel_inputs: bool | None, kwargs: Mapping[str, Any]
+) -> str:
+    """Return why PyMC is to compute it, whatever the rows; "" for no reason."""
+    dtype = kwargs.get("dtype")
+    unknown = kwargs.keys() - {"mode", "dtype", "casting", "compute_grads"}
+    how = ""
+    if tempered:
+        return "a tempered log-density is computed serially"
+    if not ravel_inputs:
+        how = "with ravel_inputs=False"
+    elif dtype not in (None, pytensor.config.floatX):
+        how = f"in {dtype}"
+    elif unknown or not kwargs.get("compute_grads", True):
+        how = f"for {', '.join(sorted(unknown or {'compute_grads'}))}"
+    return how and f"{how} the log-density is computed serially"
 
 
 def _by_itself(who: str) -> str:

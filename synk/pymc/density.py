@@ -10,7 +10,6 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import pytensor
-from pytensor.compile import SharedVariable
 from pytensor.graph.basic import Variable
 
 from ..call.uses import has_bits_of_any_ranks, predicted, spelled
@@ -19,12 +18,10 @@ from ..choice.plan import Plan, Predicted
 from ..errors import StateError, WorkerDied
 from ..ranks.groups import RankGroups
 from ..ranks.session import SESSION
-from .arranging import arranged
 from .names import check
 from .parts import DensitySettings, Point, SerialTerms, SharedTerms
-from .sharing import LOST, Limits, Sharing, words
-from .terms import Term, Terms
-from .words import hidden_in
+from .sharing import LOST, Sharing, words
+from .terms import Terms, are_same, hidden_in
 
 IN_ONE_PROCESS = (
     "ranks compute for the process that has forked them: sample with"
@@ -33,9 +30,6 @@ IN_ONE_PROCESS = (
 
 Plain: TypeAlias = Callable[[np.ndarray], Any]
 """A function of the ravelled point that one process computes."""
-
-LEAST = 50_000
-"""Elements that a call computes along a second dimension, for it to have a launch."""
 
 
 AGAIN = 5
@@ -54,40 +48,9 @@ OF_PART = 80e-6
 class Density:
     """A function of the ravelled point.
 
-    Parameters
-    ----------
-    model : pymc.Model
-    variables : sequence of Variable
-        Values of free random variables, which the gradient is by.
-    start : mapping of str to array
-        A point of the model; its shapes count, and the values of other free variables.
-    mode : optional
-        As for `synk.function`.
-    least, at_least, begins, raises
-        As for `Limits`.
-    terms_of, jacobian
-        As for `Terms`.
-
-    Attributes
-    ----------
-    start : numpy.ndarray
-        That point, as a vector.
-    others : dict of str to SharedVariable
-        Free variables that the gradient is not by.
-    parts : list of SharedTerms
-    refused : dict of str to str
-        Terms that ranks do not share, and why.
-    faults : dict of str to str
-        Of these the ones for which it is so, with the lines that made them; others
-        are along the same rows.
-    hidden : list of str
-        Ops that are not known, in which data may lie.
-    is_small : bool
-        Whether there is less than `at_least`.
-    most_rows : int or None
-        The length of the dimension that the terms have most to do with.
-    groups : RankGroups or None
-        One of which computes it in a process that is forked from the script.
+    The gradient is by `variables`, the values of free random variables. `start` is a
+    point of the model; its shapes count, and the values of other free variables. The
+    rest is as for `DensitySettings` and for `Terms`.
     """
 
     def __init__(
@@ -96,7 +59,6 @@ class Density:
         variables: Sequence[Variable],
         start: Mapping[str, Any],
         mode: Any = None,
-        least: int = LEAST,
         at_least: float = 0,
         begins: bool = False,
         raises: bool = True,
@@ -105,49 +67,51 @@ class Density:
     ) -> None:
         self._name = str(model.name)
         self._lock = threading.Lock()
+        # One of which computes it in a process that is forked from the script.
         self.groups: RankGroups | None = None
         self._instead: Callable[[], Plain] | None = None
         self._tell: Callable[[str], None] = print
         self._plain: Plain | None = None
         terms = Terms(model, terms_of, jacobian)
+        # Ops that are not known, in which data may lie.
         self.hidden = hidden_in([term.total for term in terms.all])
         variables = [terms.stands[var] for var in variables]
-        shapes = {var: np.shape(start[var.name]) for var in terms.free}  # type: ignore[index]
+        given = {var: np.asarray(start[str(var.name)]) for var in terms.free}
+        shapes = {var: value.shape for var, value in given.items()}
         dtype = pytensor.config.floatX
         self.point = Point({var: shapes[var] for var in variables}, dtype)
-        values = [np.ravel(start[var.name]) for var in variables]  # type: ignore[index]
-        self.start = np.concatenate([[], *values]).astype(dtype)
-        self.others: dict[str, SharedVariable] = {}
-        stands: dict[Variable, Variable] = {}
-        for var in terms.free:
+        self.start = self.ravelled({str(v.name): given[v] for v in variables})
+        # Free variables that the gradient is not by.
+        self.others: dict[str, Any] = {}
+        stands: dict[Variable, Any] = {}
+        for var, value in given.items():
             if var not in self.point.shapes:
-                value = np.asarray(start[var.name])  # type: ignore[index]
                 ones: Any = [1 if length == 1 else None for length in value.shape]
                 shared = pytensor.shared(value, f"{var.name}_shared__", shape=ones)
                 self.others[str(var.name)] = stands[var] = shared
-        name = f"logp_dlogp_{model.name or 'model'}"
         how = DensitySettings(
-            self.point, stands, check(), model.check_bounds, mode, name
+            *(self.point, self.start, shapes, stands, check(), model.check_bounds),
+            *(mode, f"logp_dlogp_{model.name or 'model'}", at_least, begins, raises),
         )
-        limits = Limits(least, at_least, begins, raises)
-        sharing = Sharing(terms.all, shapes, how, limits, self.start)
-        if sharing.refused or sharing.exchanging:
-            sharing = _arranged(sharing, shapes, how, limits, self.start)
+        sharing = Sharing(terms.all, how).arranged()
         self.parts, self._sources = sharing.parts, sharing.dimensions.sources
         self.most_rows, self.is_small = sharing.most_rows, sharing.is_small
-        self.refused = _by_names(sharing)
+        # Terms that ranks do not share, and why; and of these the ones for which it is
+        # so, with the lines that made them. Others are along the same rows.
+        self.refused = sharing.refused_by_names()
         self.faults = {
             f"{sharing.terms[i].name!r}{sharing.terms[i].line}": why
             for i, why in sharing.faults.items()
         }
-        self._left = sorted(sharing.refused)
+        left = sorted(sharing.refused)
+        self._left = len(left)
         self._all: list[SharedTerms | SerialTerms] = [*self.parts]
-        if self.parts and self._left:
-            self._all.append(SerialTerms(sharing.dimensions, self._left, how))
-        for part in self._all:
-            part.take(self._sources)
-            if begins and isinstance(part, SerialTerms):
-                part.add(self.start, self.start.copy())
+        if self.parts and left:
+            serial = SerialTerms(sharing.dimensions, left, how)
+            self._all.append(serial)
+            if begins:
+                serial.add(self.start, self.start.copy())
+        self._held = self._sources.held()
 
     @property
     def rows(self) -> int:
@@ -164,7 +128,7 @@ class Density:
         """By what a record of it goes."""
         graphs = "\n".join(spelled(part.function) for part in self.parts)
         cores = len(SESSION.context.place.cores)
-        about = f"beside PyMC by itself\n{len(self._left)}\n{graphs}"
+        about = f"beside PyMC by itself\n{self._left}\n{graphs}"
         return records.key_of(about, SESSION.size, cores, records.scale_of(self.rows))
 
     @cached_property
@@ -189,7 +153,7 @@ class Density:
         So many ranks have so many cores together. None if the seconds do not follow
         from the graph and its shapes.
         """
-        left = len(self._left) * OF_LEFT
+        left = self._left * OF_LEFT
         by_ranks = by_pytensor = serial = left
         for part in self.parts:
             how = part.arguments(self.start), ranks, cores
@@ -207,10 +171,8 @@ class Density:
 
     def unravelled(self, values: np.ndarray) -> dict[str, np.ndarray]:
         """Return the parts of a vector by the names of the variables."""
-        return {
-            str(var.name): np.reshape(values[place], self.point.shapes[var])
-            for var, place in self.point.places.items()
-        }
+        point = self.point
+        return {str(var.name): point.value(var, values) for var in point.places}
 
     def ravelled(self, parts: Mapping[str, Any]) -> np.ndarray:
         """Return the vector of which these are the parts."""
@@ -263,49 +225,14 @@ class Density:
         return self._computed(values)
 
     def _computed(self, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        sources = self._sources
-        if sources.are_changed:
-            sources.read()
-            for part in self._all:
-                part.take(sources)
+        held = self._sources.held()
+        if not are_same(held, self._held):
+            self._sources.read()
+            for shared in self.parts:
+                shared.take()
+            self._held = held  # the last: where a signal comes before, all is done anew
         gradient = np.zeros(self.point.size, self.point.dtype)
         total: Any = 0.0
         for part in self._all:
             total = total + part.add(values, gradient)
         return np.asarray(total), gradient
-
-
-def _arranged(
-    sharing: Sharing,
-    shapes: Mapping[Variable, Any],
-    how: DensitySettings,
-    limits: Limits,
-    start: np.ndarray,
-) -> Sharing:
-    """Look again at terms that are refused, or need all rows, arranged anew.
-
-    That is kept if fewer are refused then, or as many and fewer need all rows.
-    """
-    terms: list[Term] = []
-    try:
-        for i, term in enumerate(sharing.terms):
-            if i in sharing.refused or i in sharing.exchanging:
-                each = arranged(term.total, shapes, how.check)
-                terms += [term._replace(total=total) for total in each]
-            else:
-                terms.append(term)
-        if terms == list(sharing.terms):
-            return sharing
-        anew = Sharing(terms, shapes, how, limits, start)
-    except LOST:
-        raise
-    except Exception:  # the terms as they were are at hand
-        return sharing
-    before = len(_by_names(sharing)), len(sharing.exchanging)
-    is_better = (len(_by_names(anew)), len(anew.exchanging)) < before
-    return anew if is_better else sharing
-
-
-def _by_names(sharing: Sharing) -> dict[str, str]:
-    """Return what is refused, by the names of the terms."""
-    return {sharing.terms[i].name: why for i, why in sharing.refused.items()}

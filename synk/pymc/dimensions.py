@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -44,13 +45,6 @@ class Dimensions:
     """The dimensions of the terms of a density, their lengths, and the work along them.
 
     `free` has the variables that the density is of, with their shapes.
-
-    Attributes
-    ----------
-    lengths : dict of Axis to int
-        Of each dimension of which data or free variables have one.
-    row_indices : dict of (Apply, int) to (int, int)
-        Inputs that are the numbers of rows: the axis that they index, and their own.
     """
 
     def __init__(
@@ -58,11 +52,15 @@ class Dimensions:
     ) -> None:
         self.sums, self._free = list(sums), dict(free)
         self.given = Given(self.sums, list(free))
-        self.axes = Axes(self.sums)
-        used = [node.inputs[i] for node, i in self.given.uses]
-        self.sources = Sources([v for v in dict.fromkeys(used) if _is_array(v)])
-        self._of_data: set[Axis] = set()
-        self.lengths = self._measure()
+        self._axes = Axes(self.sums)
+        self._used = [
+            (node, i)
+            for node, i in self.given.uses
+            if isinstance(node.inputs[i].type, DenseTensorType)
+        ]
+        self.sources = Sources([node.inputs[i] for node, i in self._used])
+        self._measure()
+        # Inputs that are the numbers of rows: the axis that they index, and their own.
         self.row_indices: dict[tuple[Apply, int], tuple[int, int]] = {}
         self._join_indexed()
 
@@ -76,38 +74,29 @@ class Dimensions:
                     key, var = _source(node, i)
                 if key not in uses or isinstance(node.inputs[0], Constant):
                     continue
-                one = self.axes.of(node.inputs[0], axis)
+                one = self._axes.of(node.inputs[0])[axis]
                 values = np.asarray(self.sources.values[var])
-                if _counts_rows(values, self.lengths.get(one, -1)):
-                    self.axes.join(one, self.axes.of_input(node, i, own))
+                rows = np.arange(self.lengths.get(one, -1))
+                if np.array_equal(values.ravel(), rows):
+                    self._axes.join(one, self._axes.of_input(node, i)[own])
                     self.row_indices[node, i] = axis, own
         if self.row_indices:
-            self._of_data = set()
-            self.lengths = self._measure()
+            self._measure()
 
-    def _measure(self) -> dict[Axis, int]:
-        """Return how long each dimension is of which data or free variables have one.
-
-        Raises
-        ------
-        ValueError
-            If one has two lengths: an error of the model's.
-        """
-        lengths: dict[Axis, int] = {}
-        for node, i in self.given.uses:
-            var = node.inputs[i]
-            if not _is_array(var):
-                continue
-            shape = np.shape(self.sources.values[var])
-            axes = self.axes.all_of_input(node, i)
+    def _measure(self) -> None:
+        """Find how long each dimension is of which data or free variables have one."""
+        # Of an axis that is broadcast, that of the others counts.
+        self.lengths: dict[Axis, int] = {}
+        self._of_data: set[Axis] = set()
+        found = []
+        for node, i in self._used:
+            axes = self._axes.of_input(node, i)
+            self._of_data.update(axes)
+            found.append((axes, np.shape(self.sources.values[node.inputs[i]])))
+        found += [(self._axes.of(var), shape) for var, shape in self._free.items()]
+        for axes, shape in found:
             for axis, length in zip(axes, shape, strict=True):
-                self._of_data.add(axis)
-                lengths[axis] = max(length, lengths.get(axis, 1))
-        for var, shape in self._free.items():
-            for a, length in enumerate(shape):
-                axis = self.axes.of(var, a)
-                lengths[axis] = max(length, lengths.get(axis, 1))
-        return lengths
+                self.lengths[axis] = max(length, self.lengths.get(axis, 1))
 
     def of_terms(self) -> list[Dimension]:
         """Return the dimensions that terms have most to do with, the largest first.
@@ -128,10 +117,9 @@ class Dimensions:
             if not counted:
                 continue
             axis = self._rows_of(total, counted)
-            most = counted[axis]
             known = found.setdefault(axis, Dimension(axis, self.lengths[axis]))
             known.terms.append(i)
-            known.work += most
+            known.work += counted[axis]
         shared = [each for each in found.values() if self._has_data(each)]
         return sorted(shared, key=lambda each: -each.work)
 
@@ -143,7 +131,7 @@ class Dimensions:
         above = set(ancestors([self.sums[i] for i in dimension.terms]))
         return any(
             not are_alike(node.inputs[i], axis)
-            for node, i in self.given.uses
+            for node, i in self._used
             if not above.isdisjoint(node.outputs)
             for axis in self.along_input(node, i, dimension.axis)
         )
@@ -155,9 +143,7 @@ class Dimensions:
         more to do with it; and never one of few entries, as of coordinates, beside one
         of more: it would be too short for the ranks.
         """
-        axes = list(counted)
-        long = [a for a in axes if self.lengths[a] > FEW]
-        axes = long or axes
+        axes = [a for a in counted if self.lengths[a] > FEW] or list(counted)
         most = max(counted[a] for a in axes)
         own = self._summed_over(total)
         rows = [a for a in axes if a in own and counted[a] * MUCH >= most]
@@ -169,45 +155,36 @@ class Dimensions:
         left = [total]
         while left:
             var = left.pop()
-            if not _is_array(var) or var.owner is None:
+            if var.owner is None or not isinstance(var.type, DenseTensorType):
                 continue
-            if var.type.ndim:  # type: ignore[attr-defined]
-                found.update(self._axes_of(var))
+            if var.type.ndim:
+                found.update(self._axes.of(var))
             elif isinstance(var.owner.op, (CAReduce, Elemwise)):
                 left += var.owner.inputs
         return found
 
     def _work(self, node: Apply) -> dict[Axis, int]:
         """Return along which dimensions a node computes, and how many elements."""
-        arrays = [self._axes_of_input(node, i) for i in range(len(node.inputs))]
-        arrays += [self._axes_of(var) for var in node.outputs]
+        axes_of = [self._axes.of_input(node, i) for i in range(len(node.inputs))]
+        axes_of += map(self._axes.of, node.outputs)
         counted: dict[Axis, int] = {}
-        for var, axes in zip([*node.inputs, *node.outputs], arrays, strict=True):
-            if not axes:
-                continue
-            shape: Any = var.type.shape  # type: ignore[attr-defined]
-            size = 1
-            for axis, fixed in zip(axes, shape, strict=True):
-                size *= self.lengths.get(axis, fixed or 1) if fixed != 1 else 1
+        for var, axes in zip([*node.inputs, *node.outputs], axes_of, strict=True):
+            fixed: Any = var.type.shape if axes else ()  # type: ignore[attr-defined]
+            size = math.prod(
+                1 if length == 1 else self.lengths.get(axis, length or 1)
+                for axis, length in zip(axes, fixed, strict=True)
+            )
             for axis in axes:
                 counted[axis] = max(size, counted.get(axis, 0))
         return counted
 
-    def _axes_of_input(self, node: Apply, i: int) -> list[Axis]:
-        return self.axes.all_of_input(node, i) if _is_array(node.inputs[i]) else []
-
-    def _axes_of(self, var: Variable) -> list[Axis]:
-        if not _is_array(var):
-            return []
-        return [self.axes.of(var, a) for a in range(var.type.ndim)]  # type: ignore[attr-defined]
-
     def along(self, var: Variable, dimension: Axis) -> list[int]:
         """Return which axes of a variable, no constant, are of a dimension."""
-        return [a for a, axis in enumerate(self._axes_of(var)) if axis == dimension]
+        return [a for a, axis in enumerate(self._axes.of(var)) if axis == dimension]
 
     def along_input(self, node: Apply, i: int, dimension: Axis) -> list[int]:
         """Return which axes of an input of a node are of a dimension."""
-        axes = self._axes_of_input(node, i)
+        axes = self._axes.of_input(node, i)
         return [a for a, axis in enumerate(axes) if axis == dimension]
 
     def makers(self, dimension: Axis) -> list[Variable]:
@@ -216,12 +193,12 @@ class Dimensions:
         None has that axis itself: so of all values but one those are made that add up
         to 0, or to 1.
         """
-        found: dict[Variable, None] = {}
+        found: set[Variable] = set()
         for node in self.given.nodes:
             if any(self.along(var, dimension) for var in node.outputs) and not any(
                 self.along_input(node, i, dimension) for i in range(len(node.inputs))
             ):
-                found.update(dict.fromkeys(ancestors(node.inputs)))
+                found.update(ancestors(node.inputs))
         return [var for var in self._free if var in found]
 
 
@@ -234,10 +211,6 @@ def _source(node: Apply, i: int) -> tuple[tuple[Apply, int], Variable]:
     return (node, i), var
 
 
-def _is_array(var: Variable) -> bool:
-    return isinstance(var.type, DenseTensorType)
-
-
 def _row_indices(node: Apply) -> Iterator[tuple[int, int, int]]:
     """Yield where an input may be the numbers of rows, as in ``p[arange(len(y)), y]``.
 
@@ -245,29 +218,20 @@ def _row_indices(node: Apply) -> Iterator[tuple[int, int, int]]:
     which the numbers are. It takes from each row something of its own: so what is
     indexed has rows where the index does.
     """
-    if not isinstance(node.op, TAKING):
-        return
     try:
-        entries = entries_of_index(node, 1)
+        entries = entries_of_index(node, 1) if isinstance(node.op, TAKING) else []
     except Refused:
         return
     for axis, entry in enumerate(entries):
-        if isinstance(entry, Variable) and _may_be_row_index(entry):
-            shape: Any = entry.type.shape  # type: ignore[attr-defined]
-            long = [a for a, length in enumerate(shape) if length != 1]
-            if len(long) == 1:
-                yield node.inputs.index(entry), axis, long[0]
-
-
-def _may_be_row_index(var: Variable) -> bool:
-    """Tell whether a variable stays the numbers of rows if it has such now."""
-    while var.owner is not None and is_view(var.owner):
-        var = var.owner.inputs[0]
-    if isinstance(var, Constant):
-        return var.type.dtype != "bool"
-    return var.owner is not None and isinstance(var.owner.op, ARange)
-
-
-def _counts_rows(values: np.ndarray, length: int) -> bool:
-    """Tell whether values are 0, 1, 2, ... up to a length."""
-    return values.size == length and np.array_equal(values.ravel(), np.arange(length))
+        if not isinstance(entry, Variable):
+            continue
+        i = node.inputs.index(entry)
+        _, var = _source(node, i)
+        # It stays the numbers of rows if it has such now.
+        is_one = var.owner is not None and isinstance(var.owner.op, ARange)
+        if isinstance(var, Constant):
+            is_one = var.type.dtype != "bool"  # type: ignore[attr-defined]
+        shape: Any = getattr(entry.type, "shape", ())
+        long = [a for a, length in enumerate(shape) if length != 1]
+        if is_one and len(long) == 1:
+            yield i, axis, long[0]

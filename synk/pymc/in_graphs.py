@@ -16,14 +16,14 @@ from typing import Any
 import numpy as np
 import pytensor
 import pytensor.tensor as pt
-from pytensor.compile import SharedVariable
 from pytensor.gradient import DisconnectedType
 from pytensor.graph.basic import Apply, Variable
 from pytensor.graph.op import Op
 from pytensor.graph.replace import graph_replace
-from pytensor.graph.traversal import ancestors
 
 from .density import Plain
+from .parts import Point
+from .terms import are_same, shared_in
 
 disconnected_type = DisconnectedType()
 
@@ -46,7 +46,7 @@ class LogpOfRanks(Op):
         self._values, self._graph = list(values), graph
         self._make, self._make_plain, self._process = make, plain, os.getpid()
         self._function: Plain | None = None
-        self._shared = [v for v in ancestors([graph]) if isinstance(v, SharedVariable)]
+        self._shared = shared_in([graph])
         self._last: tuple[bytes, list[Any], Any] | None = None
         self._lock = threading.Lock()
 
@@ -84,7 +84,7 @@ class LogpOfRanks(Op):
             self._function = self._make()
         held = [var.get_value(borrow=True) for var in self._shared]
         last = self._last
-        if last is None or last[0] != point.tobytes() or not _same(last[1], held):
+        if last is None or last[0] != point.tobytes() or not are_same(last[1], held):
             self._last = last = point.tobytes(), held, self._function(point)
         return last[2]
 
@@ -126,10 +126,6 @@ class LogpOfRanks(Op):
         return "LogpOfRanks"
 
 
-def _same(some: Sequence[Any], others: Sequence[Any]) -> bool:
-    return all(one is other for one, other in zip(some, others, strict=True))
-
-
 def plain_of(
     model: Any, values: Sequence[Variable], graph: Variable, mode: Any
 ) -> Plain:
@@ -138,17 +134,16 @@ def plain_of(
     The graph is a log-density of the values.
     """
     gradients: Any = pytensor.grad(graph, list(values), disconnected_inputs="ignore")
-    outputs = [graph, *gradients]
     given = {"inputs": list(values), "point_fn": False, "on_unused_input": "ignore"}
-    compute = model.compile_fn(outputs, mode=mode, **given)
-    shapes = [np.shape(model.initial_point(0)[var.name]) for var in values]
-    sizes = [int(np.prod(shape, dtype=int)) for shape in shapes]
-    ends = np.cumsum(sizes)[:-1]
+    compute = model.compile_fn([graph, *gradients], mode=mode, **given)
+    start = model.initial_point(0)
+    shapes = {var: np.shape(start[var.name]) for var in values}
+    places = Point(shapes, pytensor.config.floatX)
 
     def plain(point: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        parts = zip(np.split(point, ends), shapes, values, strict=True)
-        arrays = [np.asarray(p.reshape(s), v.type.dtype) for p, s, v in parts]  # type: ignore[attr-defined]
-        logp, *found = compute(*arrays)
+        logp, *found = compute(
+            *(np.asarray(places.value(v, point), v.type.dtype) for v in values)  # type: ignore[attr-defined]
+        )
         return logp, np.concatenate([np.empty(0), *map(np.ravel, found)])
 
     return plain

@@ -19,7 +19,7 @@ import numpy as np
 import pytensor.tensor as pt
 from pytensor.compile.builders import OpFromGraph
 from pytensor.graph.basic import Apply, Constant, Variable
-from pytensor.graph.traversal import io_toposort
+from pytensor.graph.traversal import ancestors, io_toposort
 from pytensor.tensor.basic import (
     Alloc,
     Join,
@@ -31,11 +31,12 @@ from pytensor.tensor.elemwise import CAReduce, DimShuffle, Elemwise
 from pytensor.tensor.extra_ops import CumOp
 from pytensor.tensor.math import All, Dot
 from pytensor.tensor.subtensor import Subtensor
+from pytensor.tensor.type import DenseTensorType
 
 from ..compiler.cloning import inlined
 from ..compiler.domain import Refused
 from ..compiler.rules.base import TAKING, apart
-from ..compiler.rules.index import entries_of_index
+from ..compiler.rules.index import entries_of_index, layout
 from .rebuilding import rebuilt, remade
 
 Index = Mapping[int, Any]
@@ -50,37 +51,19 @@ class Computed:
         self._known: dict[Variable, bool] = dict.fromkeys(free, True)
 
     def __contains__(self, var: Variable) -> bool:
-        left = [var]
-        while left:
-            each = left[-1]
-            inputs = [] if each.owner is None else each.owner.inputs
-            unknown = [v for v in inputs if v not in self._known]
-            if each not in self._known and unknown:
-                left += unknown
-                continue
-            left.pop()
-            if each not in self._known:
-                self._known[each] = any(self._known[v] for v in inputs)
+        if var not in self._known:
+            above = list(ancestors([var], blockers=self._known))
+            found = any(map(self._known.get, above))
+            self._known.update(dict.fromkeys([var] if found else above, found))
         return self._known[var]
 
 
 class Lifting:
     """Takes entries as far up a graph as it goes.
 
-    Parameters
-    ----------
-    computed : Computed
-    ndim : int
-        Of the arrays of an index.
-    part : (Apply, int), optional
-        A node that joins parts, and which part the entries are.
-    check : type, optional
-        The Op that checks parameters, around a density.
-
-    Attributes
-    ----------
-    meets_data : bool
-        Whether entries of data were taken.
+    The arrays of an index have `ndim` axes. `part` is a node that joins parts, and
+    which part the entries are; `check` is the Op that checks parameters, around a
+    density. `meets_data` tells whether entries of data were taken.
     """
 
     def __init__(
@@ -106,12 +89,10 @@ class Lifting:
         return self._known[key][0]
 
     def _of(self, var: Any, index: dict[int, Any]) -> Any:
-        if var not in self._computed:
-            self.meets_data = True
+        is_data = var not in self._computed
+        self.meets_data = self.meets_data or is_data
+        if is_data or var.owner is None:
             return _indexed(var, index)
-        if var.owner is None:
-            return _indexed(var, index)
-        node, op = var.owner, var.owner.op
         for kind, rule in (
             (Elemwise, self._elementwise),
             (self._check, self._checked),
@@ -120,12 +101,11 @@ class Lifting:
             (CAReduce, self._reduced),
             (Alloc, self._spread),
             (Join, self._joined),
-            (Subtensor, self._sliced),
-            (TAKING, self._taken),
+            ((Subtensor, *TAKING), self._taken),
             (OpFromGraph, self._inside),
         ):
-            if isinstance(op, kind):
-                found = rule(node, index)
+            if isinstance(var.owner.op, kind):
+                found = rule(var.owner, index)
                 return _indexed(var, index) if found is None else found
         return _indexed(var, index)
 
@@ -163,22 +143,20 @@ class Lifting:
         if node is None or condition not in self._computed:
             return condition
         array = node.inputs[0]
-        if isinstance(node.op, All) and not isinstance(_op_of(array), MakeVector):
+        of_vector = array.owner is not None and isinstance(array.owner.op, MakeVector)
+        if isinstance(node.op, All) and not of_vector:
             ndim, kinds = density.type.ndim, (array.type.shape, density.type.shape)
             same = array.type.ndim == ndim and None not in kinds[0]
             if same and all(a in (1, b) for a, b in zip(*kinds, strict=True)):
                 return pt.all(self._broadcast(array, index, ndim))
-            return condition
-        if isinstance(node.op, (All, *_OF_CONDITIONS)):
+        elif isinstance(node.op, (All, *_OF_CONDITIONS)):
             inputs = [self._condition(v, density, index) for v in node.inputs]
             return remade(node, inputs)[0]
         return condition
 
     def _inside(self, node: Apply, index: Index) -> Any:
         """Take entries of what a graph within an Op computes, put in its place."""
-        if len(node.outputs) > 1:
-            return None
-        return self.of(inlined(node)[0], index)
+        return self.of(inlined(node)[0], index) if len(node.outputs) == 1 else None
 
     def _shuffled(self, node: Apply, index: Index) -> Any:
         (var,), order = node.inputs, list(node.op.new_order)  # type: ignore[attr-defined]
@@ -229,34 +207,24 @@ class Lifting:
         return pt.alloc(found, *shape, *rest)
 
     def _joined(self, node: Apply, index: Index) -> Any:
-        along, parts = apart(node, node.inputs)
-        if not isinstance(along, int):
+        if (found := joined_parts(node)) is None:
             return None
-        along %= node.outputs[0].type.ndim  # type: ignore[attr-defined]
+        along, parts, lengths = found
         if along not in index:
             kept = [a for a in range(node.outputs[0].type.ndim) if a not in index]  # type: ignore[attr-defined]
             taken = [self.of(part, index) for part in parts]
             return pt.join(self._n + kept.index(along), *taken)
         if len(index) > 1:
             return None
-        lengths = [part.type.shape[along] for part in parts]
-        if self._part is not None and self._is_part(node, lengths):
-            return pt.moveaxis(parts[self._part[1]], along, 0)
+        if self._part is not None:
+            of, k = self._part
+            # Of another node, if it joins parts that are as long.
+            known: Any = joined_parts(of)
+            if node is of or (None not in lengths and lengths == known[2]):
+                return pt.moveaxis(parts[k], along, 0)
         if None in lengths or not isinstance(index[along], np.ndarray):
             return None
         return self._of_parts(parts, lengths, along, index[along])
-
-    def _is_part(self, node: Apply, lengths: list[int | None]) -> bool:
-        """Tell whether a node joins parts as that does of which one is taken."""
-        assert self._part is not None
-        known = self._part[0]
-        if node is known:
-            return True
-        others = apart(known, known.inputs)[1]
-        ndim = known.outputs[0].type.ndim  # type: ignore[attr-defined]
-        axis: Any = apart(known, known.inputs)[0]
-        theirs = [part.type.shape[axis % ndim] for part in others]
-        return None not in lengths and lengths == theirs
 
     def _of_parts(
         self, parts: Sequence[Any], lengths: Any, along: int, taken: np.ndarray
@@ -279,63 +247,74 @@ class Lifting:
             found = pt.switch(pt.shape_padright(mask, rest), entries, found)
         return found
 
-    def _sliced(self, node: Apply, index: Index) -> Any:
-        """Take entries of a slice from what that was cut out of."""
+    def _taken(self, node: Apply, index: Index) -> Any:
+        """Take entries of a slice, or of an index, from what that was taken out of."""
         var: Any = node.inputs[0]
-        entries = entries_of_index(node, 1)
-        entries += [slice(None)] * (var.type.ndim - len(entries))
-        kept = [a for a, entry in enumerate(entries) if isinstance(entry, slice)]
+        entries = _entries(node)
+        arrays = [a for a, entry in enumerate(entries) if isinstance(entry, Variable)]
+        if isinstance(node.op, Subtensor):  # they are numbers
+            arrays = []
+        kinds = [entries[a].type for a in arrays]
+        if not entries or any(k.ndim != 1 or k.dtype == "bool" for k in kinds):
+            return None
+        if arrays and arrays != list(range(arrays[0], arrays[-1] + 1)):
+            return None
+        _, axes = layout(entries, 1 if arrays else 0)
         inner: dict[int, Any] = {}
         for axis, each in index.items():
-            entry, length = entries[kept[axis]], var.type.shape[kept[axis]]
-            bounds = [_number(p) for p in (entry.start, entry.stop, entry.step)]
-            if entry != slice(None) and (length is None or "?" in bounds):
-                return None
-            if entry != slice(None):
-                numbers = np.arange(length)[slice(*bounds)]
+            if (own := axes[axis]) < 0:
+                inner |= {a: _indexed(entries[a], {0: each}) for a in arrays}
+                continue
+            if entries[own] != slice(None):
+                length, known = var.type.shape[own], _known_slice(entries[own])
+                if length is None or known is None:
+                    return None
+                numbers: Any = np.arange(length)[known]
                 is_known = isinstance(each, (np.ndarray, slice))
                 each = (numbers if is_known else pt.constant(numbers))[each]
-            inner[kept[axis]] = each
+            inner[own] = each
+        if arrays and arrays[0] not in inner:
+            return None
         rest = [entry for a, entry in enumerate(entries) if a not in inner]
         found = self.of(var, inner)
         if all(entry == slice(None) for entry in rest):
             return found
         return found[(*[slice(None)] * self._n, *rest)]
 
-    def _taken(self, node: Apply, index: Index) -> Any:
-        """Take entries of an index, in place of those of what it has taken."""
-        try:
-            entries = entries_of_index(node, 1)
-        except Refused:
-            return None
-        var: Any = node.inputs[0]
-        entries += [slice(None)] * (var.type.ndim - len(entries))
-        arrays = [a for a, entry in enumerate(entries) if isinstance(entry, Variable)]
-        kinds = [entries[a].type for a in arrays]
-        if any(kind.ndim != 1 or kind.dtype == "bool" for kind in kinds):
-            return None
-        if arrays != list(range(arrays[0], arrays[-1] + 1)) or len(index) > 1:
-            return None
-        if arrays[0] not in index or any(
-            isinstance(entry, slice) and entry != slice(None) for entry in entries
-        ):
-            return None
-        (each,) = index.values()
-        return self.of(var, {a: _indexed(entries[a], {0: each}) for a in arrays})
-
 
 _OF_CONDITIONS = (Elemwise, MakeVector, ScalarFromTensor, TensorFromScalar)
 """Ops that put conditions together."""
 
 
-def _op_of(var: Variable) -> Any:
-    return None if var.owner is None else var.owner.op
+def joined_parts(node: Apply) -> tuple[int, list[Any], list[int | None]] | None:
+    """Return along which axis a node joins parts, these, and how long they are.
+
+    None if the axis is not known.
+    """
+    along, parts = apart(node, node.inputs)
+    if not isinstance(along, int):
+        return None
+    along %= node.outputs[0].type.ndim  # type: ignore[attr-defined]
+    return along, parts, [part.type.shape[along] for part in parts]
 
 
-def _number(part: Any) -> Any:
-    if part is None or isinstance(part, int):
-        return part
-    return int(part.data) if isinstance(part, Constant) else "?"
+def _entries(node: Apply) -> list[Any]:
+    """Return the entries of an index, one for each axis; none if it is not known."""
+    try:
+        entries = entries_of_index(node, 1)
+    except Refused:
+        return []
+    return entries + [slice(None)] * (node.inputs[0].type.ndim - len(entries))  # type: ignore[attr-defined]
+
+
+def _known_slice(entry: slice) -> slice | None:
+    """Return a slice of numbers; None if some are computed."""
+    bounds: list[Any] = []
+    for part in (entry.start, entry.stop, entry.step):
+        if isinstance(part, Variable) and not isinstance(part, Constant):
+            return None
+        bounds.append(int(part.data) if isinstance(part, Constant) else part)
+    return slice(*bounds)
 
 
 def _dot(entries: Any, matrix: Any) -> Any:
@@ -390,7 +369,7 @@ def with_gathered_data(
     at_once = _needed_at_once(io_toposort([], list(graph)))
 
     def visit(node: Apply, inputs: list[Variable]) -> list[Variable] | None:
-        if inputs[0] not in computed or not isinstance(node.op, (*TAKING, Subtensor)):
+        if not isinstance(node.op, (*TAKING, Subtensor)) or inputs[0] not in computed:
             return None
         index = _gathered(node, inputs)
         if index is None or (node in at_once and _reverses(index)):
@@ -435,30 +414,24 @@ def _gathered(node: Apply, inputs: list[Variable]) -> Index | None:
 
     That may be a mask of several axes, as of the observed values in a matrix.
     """
-    try:
-        entries = entries_of_index(node, 1)
-    except Refused:
-        return None
-    gathered = [(a, e) for a, e in enumerate(entries) if e != slice(None)]
+    gathered = [(a, e) for a, e in enumerate(_entries(node)) if e != slice(None)]
     if len(gathered) != 1:
         return None
     ((axis, entry),) = gathered
     if isinstance(entry, slice):
-        bounds = [_number(p) for p in (entry.start, entry.stop, entry.step)]
-        return None if "?" in bounds else {axis: slice(*bounds)}
-    ndim = getattr(entry.type, "ndim", 0)
-    is_mask = getattr(entry.type, "dtype", "") == "bool"
-    if is_mask and ndim:
-        if isinstance(entry, Constant):
-            return dict(enumerate(np.nonzero(entry.data), axis))
-        return dict(enumerate(pt.nonzero(entry), axis)) if _is_data(entry) else None
-    if ndim != 1:
+        known = _known_slice(entry)
+        return None if known is None else {axis: known}
+    is_known = isinstance(entry, Constant)
+    if not isinstance(entry.type, DenseTensorType) or not (
+        is_known or entry.owner is None  # else it is computed
+    ):
+        return None
+    if entry.type.ndim and entry.type.dtype == "bool":
+        found = np.nonzero(entry.data) if is_known else pt.nonzero(entry)
+        return dict(enumerate(found, axis))
+    if entry.type.ndim != 1:
         return None
     had, has = inputs[0].type.shape[axis], entry.type.shape[0]  # type: ignore[attr-defined]
-    if None in (had, has) or has > had or not _is_data(entry):
+    if None in (had, has) or has > had:
         return None
-    return {axis: entry.data if isinstance(entry, Constant) else entry}
-
-
-def _is_data(var: Variable) -> bool:
-    return isinstance(var, Constant) or var.owner is None
+    return {axis: entry.data if is_known else entry}

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import inspect
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -62,9 +62,14 @@ def compiled(
         told = {}  # before 0.16.10 nutpie has them among the others
     first = recorded(density.start)
     coords, dims = _labels(model, first)
+
+    def logp(point: np.ndarray, **_: Any) -> tuple[float, np.ndarray]:
+        value, gradient = computed(point)
+        return float(value), gradient
+
     return from_pyfunc(
         len(density.start),
-        lambda: _called(computed),
+        lambda: logp,
         lambda *_: recorded,
         [value.dtype for value in first.values()],
         [value.shape for value in first.values()],
@@ -74,16 +79,6 @@ def compiled(
         make_initial_point_fn=lambda seed: density.ravelled(initial_point(seed)),
         **told,
     )
-
-
-def _called(computed: Plain) -> Callable[..., Any]:
-    """Return the log-density as nutpie calls it."""
-
-    def logp(point: np.ndarray, **_: Any) -> tuple[float, np.ndarray]:
-        value, gradient = computed(point)
-        return float(value), gradient
-
-    return logp
 
 
 class _Recorded:
@@ -130,12 +125,11 @@ def _labels(
         is_recorded = var.name in dims and {var.name, value.name} <= values.keys()
         if is_recorded and values[var.name].shape == values[value.name].shape:
             dims[value.name] = dims[var.name]
+    lengths = model.dim_lengths
     coords = {
-        str(dim): pd.Index(range(_length(model, dim)) if labels is None else labels)
+        str(dim): pd.Index(
+            range(int(lengths[dim].eval())) if labels is None else labels
+        )
         for dim, labels in model.coords.items()
     }
     return coords, {name: dims[name] for name in dims if name in values}
-
-
-def _length(model: Any, dim: Any) -> int:
-    return int(model.dim_lengths[dim].eval())

@@ -4,46 +4,53 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
+from functools import reduce
 from typing import Any, NamedTuple
 
 import numpy as np
 import pytensor
 import pytensor.tensor as pt
-from pytensor.graph.basic import Variable
+from pytensor.compile import SharedVariable
+from pytensor.graph.basic import Apply, Constant, Variable
+from pytensor.scalar import AND, Add, Cast, Mul
+from pytensor.tensor.basic import MakeVector, ScalarFromTensor, TensorFromScalar
+from pytensor.tensor.elemwise import DimShuffle, Elemwise
+from pytensor.tensor.math import All, Sum
+from pytensor.tensor.shape import SpecifyShape
+from pytensor.tensor.type import DenseTensorType
 
 from ..call.make import function
 from ..call.uses import why_refused
 from ..errors import SplitError, SplitWarning
-from ..variables.data import Data, data
+from ..variables.data import data
 from .axes import Axis
-from .checks import written_out
 from .dimensions import Dimensions
-from .substitution import NoRows, NotByRows, RowInput, Substituted, Way, by_rows
-from .terms import Sources
-from .words import shown
+from .rebuilding import rebuilt
+from .substitution import ByRows, NoRows, NotByRows, RowInput, Way
+from .terms import shown
 
 
 class Point:
     """Free variables with their shapes, side by side in a vector of a dtype."""
 
     def __init__(self, shapes: Mapping[Variable, tuple[int, ...]], dtype: str) -> None:
-        self.dtype = dtype
-        self.shapes = dict(shapes)
+        self.shapes, self.dtype = dict(shapes), dtype
         self.places: dict[Variable, slice] = {}
-        end = 0
+        self.size = 0
         for var, shape in self.shapes.items():
-            start, end = end, end + int(np.prod(shape, dtype=int))
-            self.places[var] = slice(start, end)
-        self.size = end
+            end = self.size + int(np.prod(shape, dtype=int))
+            self.places[var] = slice(self.size, end)
+            self.size = end
 
-    def parts(self, vector: Variable) -> dict[Variable, Variable]:
-        """Return the variables as parts of a vector."""
-        found = {}
+    def symbolic(self) -> tuple[Variable, dict[Variable, Variable]]:
+        """Return a vector, and the variables as parts of it."""
+        vector = pt.vector("point", dtype=self.dtype, shape=(self.size,))
+        found: dict[Variable, Variable] = {}
         for var, place in self.places.items():
-            part: Any = vector[place].reshape(self.shapes[var])  # type: ignore[index]
+            part: Any = vector[place].reshape(self.shapes[var])
             found[var] = part.astype(var.type.dtype)  # type: ignore[attr-defined]
             found[var].name = var.name
-        return found
+        return vector, found
 
     def without(self, variables: Sequence[Variable]) -> tuple[Point, Any]:
         """Return the point of the other variables, and which entries those are."""
@@ -53,30 +60,29 @@ class Point:
         entries = [np.arange(self.size)[self.places[var]] for var in shapes]
         return Point(shapes, self.dtype), np.concatenate([[], *entries]).astype(int)
 
+    def value(self, var: Variable, values: np.ndarray) -> np.ndarray:
+        """Return the part of a vector that is a variable's."""
+        return values[self.places[var]].reshape(self.shapes[var])
+
 
 class DensitySettings(NamedTuple):
-    """How the functions of a density are made.
+    """How the functions of a density are made, and what is done about errors."""
 
-    Attributes
-    ----------
-    point : Point
-        What the gradient is by.
-    others : mapping of Variable to Variable
-        The other free variables, and what takes their place.
-    check : type
-        PyMC's Op that checks parameters.
-    bounds : bool
-        Whether parameters are checked.
-    mode, name
-        As for `synk.function`.
-    """
-
-    point: Point
-    others: Mapping[Variable, Variable]
-    check: type
-    bounds: bool
+    point: Point  # what the gradient is by
+    start: np.ndarray  # a point
+    shapes: Mapping[Variable, tuple[int, ...]]  # of all free variables
+    others: Mapping[Variable, Any]  # the ones in no point, and what has their values
+    check: type  # PyMC's Op that checks parameters
+    bounds: bool  # whether parameters are checked
     mode: Any
     name: str
+    # Elements that a call computes along a dimension, for ranks to share anything.
+    at_least: float
+    # Whether the first call is made, by ranks that are there: what fails in it, or
+    # while it is compiled, is computed serially then.
+    begins: bool
+    # Whether errors that are no refusals are raised, with a note.
+    raises: bool
 
 
 class SharedTerms:
@@ -94,7 +100,7 @@ class SharedTerms:
         how: DensitySettings,
         way: Way,
     ) -> None:
-        point, others = how.point, how.others
+        point, self._how = how.point, how
         scatters, exchanges, opens = way
         n = dimensions.lengths[dimension]
         along = [v for v in point.shapes if dimensions.along(v, dimension)]
@@ -107,50 +113,49 @@ class SharedTerms:
             along = []
         makers = dimensions.makers(dimension) if exchanges and not opens else []
         along += [v for v in makers if v in point.shapes and v not in along]
-        self._point, self._others = point, others
         rest, self._entries = point.without(along)
-        vector = pt.vector("point", dtype=point.dtype, shape=(rest.size,))
-        whole = rest.parts(vector)
+        vector, whole = rest.symbolic()
         # Of types that do not fix the rows' number, as they meet rows.
         aside = {} if scatters else {v: _open(v, point.shapes[v], n) for v in along}
         aside |= {v: _open(v, point.shapes[v]) for v in along if v in makers}
         self._aside = list(aside)
-        stands = {**others, **whole, **(aside or {var: var for var in along})}
-        made = by_rows(dimensions, dimension, terms, stands, way)
+        stands = {**how.others, **whole, **(aside or {var: var for var in along})}
+        made = ByRows(dimensions, dimension, terms, stands, way)
         if not made.data:
             raise NoRows("data are alike in all rows")
+        self._given, self._free = made.data, made.free
         self._by = [given for given in made.free if given.source in point.shapes]
         of_rows = [given.variable for given in self._by]
         outputs = _with_gradients(
-            made, list(whole.values()), [*of_rows, *aside.values()]
+            made.sums, list(whole.values()), [*of_rows, *aside.values()]
         )
-        self.outputs, checks_rows = written_out(
+        written, checks_rows = _written_out(
             outputs, made.row_axis, how.check, how.bounds
         )
         # With whole conditions, and the function of them, which is made when needed.
         self._whole: list[Variable] = []
         if checks_rows:
-            self._whole, _ = written_out(outputs, {}, how.check, how.bounds)
+            self._whole, _ = _written_out(outputs, {}, how.check, how.bounds)
         self._exact: Any = None
         self._taken = [g.variable for g in (*made.data, *made.free)]
         self._taken_whole = [vector, *aside.values()]
-        self._mode, self._name = how.mode, how.name
         with warnings.catch_warnings(record=True) as told:
             warnings.simplefilter("always", SplitWarning)
-            self.function = self._compiled(self.outputs, how.name, strict=not exchanges)
+            self.function = self._compiled(written, how.name, strict=not exchanges)
         refused = why_refused(self.function)
         if refused:  # with exchanges it is an error of a call
             raise SplitError(refused)
         self.exchanged = [str(each.message) for each in told]
-        self._made = made
-        self._data: list[Data] = []
+        self._sources = dimensions.sources
+        self._data = [data(var=given.variable) for given in self._given]
+        self.take()
 
     def _compiled(self, outputs: list[Variable], name: str, strict: bool) -> Any:
         return function(
             self._taken,
             outputs,
             self._taken_whole,
-            mode=self._mode,
+            mode=self._how.mode,
             name=name,
             strict=strict,
             on_unused_input="ignore",
@@ -161,7 +166,7 @@ class SharedTerms:
         if self._exact is None:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", SplitWarning)
-                name = f"{self._name}_of_whole_conditions"
+                name = f"{self._how.name}_of_whole_conditions"
                 self._exact = self._compiled(self._whole, name, strict=False)
         return self._exact(*arguments)
 
@@ -170,50 +175,37 @@ class SharedTerms:
         """How many rows there are."""
         return len(self._data[0])
 
-    def take(self, sources: Sources) -> None:
-        """Have the ranks compute with the data as they are now."""
-        arrays = [_rows_of(sources.values[g.source], g) for g in self._made.data]
-        if not self._data:
-            variables = [given.variable for given in self._made.data]
-            self._data = [
-                data(array, var=var)
-                for array, var in zip(arrays, variables, strict=True)
-            ]
-        else:
-            for held, array in zip(self._data, arrays, strict=True):
-                held.set_value(array)
-        for var, holder in self._made.held.items():
-            holder.set_value(sources.values[var])
+    def take(self) -> None:
+        """Have the ranks compute with the data as the sources have them now."""
+        for held, given in zip(self._data, self._given, strict=True):
+            held.set_value(_rows_of(self._sources.values[given.source], given))
 
     def arguments(self, values: np.ndarray) -> list[Any]:
         """Return what the function takes at a point."""
         free = [
-            _rows_of(self._value(given.source, values), given)
-            for given in self._made.free
+            _rows_of(self._value(given.source, values), given) for given in self._free
         ]
         aside = [self._value(var, values) for var in self._aside]
         return [*self._data, *free, values[self._entries], *aside]
 
     def _value(self, var: Variable, values: np.ndarray) -> np.ndarray:
         """Return a free variable at a point; one that is in none, as it was set."""
-        if var in self._point.shapes:
-            return values[self._point.places[var]].reshape(self._point.shapes[var])
-        holder: Any = self._others[var]
-        return holder.get_value(borrow=True)
+        if var in self._how.point.shapes:
+            return self._how.point.value(var, values)
+        return self._how.others[var].get_value(borrow=True)
 
     def add(self, values: np.ndarray, gradient: np.ndarray) -> np.ndarray:
         """Return the log-density at a point, and add its gradient to an array."""
         arguments = self.arguments(values)
         logp, of_rest, *of_rows = self.function(*arguments)
-        if self._whole and logp != logp:  # NaN: see checks.py
+        if self._whole and logp != logp:  # NaN: see below
             logp, of_rest, *of_rows = self._by_whole_conditions(*arguments)
         gradient[self._entries] += of_rest
-        n = len(self._by)
-        for given, rows in zip(self._by, of_rows[:n], strict=True):
-            back = np.moveaxis(rows, 0, given.axis)
-            gradient[self._point.places[given.source]] += back.ravel()
-        for var, of_var in zip(self._aside, of_rows[n:], strict=True):
-            gradient[self._point.places[var]] += of_var.ravel()
+        axes = [(given.source, given.axis) for given in self._by]
+        axes += [(var, 0) for var in self._aside]
+        for (var, axis), part in zip(axes, of_rows, strict=True):
+            back = np.moveaxis(part, 0, axis) if axis else part
+            gradient[self._how.point.places[var]] += back.ravel()
         return logp
 
 
@@ -223,20 +215,22 @@ class SerialTerms:
     def __init__(
         self, dimensions: Dimensions, terms: Sequence[int], how: DensitySettings
     ) -> None:
-        point = how.point
-        vector = pt.vector("point", dtype=point.dtype, shape=(point.size,))
-        whole = point.parts(vector)
-        self._made = by_rows(dimensions, None, terms, {**how.others, **whole})
-        outputs = _with_gradients(self._made, list(whole.values()))
-        outputs, _ = written_out(outputs, {}, how.check, how.bounds)
+        vector, whole = how.point.symbolic()
+        stands = {**how.others, **whole}
+        used = (node.inputs[i] for node, i in dimensions.given.uses)
+        for var in used:  # what follows from data alone is computed once
+            if var in dimensions.sources.values and not isinstance(
+                var, (Constant, SharedVariable)
+            ):
+                shape = var.type.shape  # type: ignore[attr-defined]
+                stands[var] = dimensions.sources.holder(var, shape)
+        totals = [dimensions.sums[i] for i in terms]
+        sums = rebuilt(totals, stands=stands)
+        outputs = _with_gradients(sums, list(whole.values()))
+        outputs, _ = _written_out(outputs, {}, how.check, how.bounds)
         self._function = pytensor.function(
             [vector], outputs, mode=how.mode, on_unused_input="ignore"
         )
-
-    def take(self, sources: Sources) -> None:
-        """Compute with the data as they are now."""
-        for var, holder in self._made.held.items():
-            holder.set_value(sources.values[var])
 
     def add(self, values: np.ndarray, gradient: np.ndarray) -> np.ndarray:
         """Return the log-density at a point, and add its gradient to an array."""
@@ -262,11 +256,11 @@ def _rows_of(array: np.ndarray, given: RowInput) -> np.ndarray:
 
 
 def _with_gradients(
-    made: Substituted, whole: list[Variable], others: Sequence[Variable] = ()
+    sums: Sequence[Variable], whole: list[Variable], others: Sequence[Variable] = ()
 ) -> list[Variable]:
     """Return the sum of terms, its gradient by what is whole, and by the others."""
-    total: Any = made.sums[0]
-    for each in made.sums[1:]:
+    total: Any = sums[0]
+    for each in sums[1:]:
         total = total + each
     gradients: Any = pytensor.grad(
         total, [*whole, *others], disconnected_inputs="ignore"
@@ -275,3 +269,118 @@ def _with_gradients(
     flat = [gradient.ravel() for gradient in gradients[:n]]
     vector = pt.concatenate(flat) if flat else pt.zeros((0,), dtype=total.dtype)
     return [total, vector, *gradients[n:]]
+
+
+# -- checks of parameters, row by row
+#
+# PyMC's densities hold where a condition does, of parameters of all rows: otherwise the
+# whole is an error, or, in sampling, minus infinity. To know of all rows takes a
+# reduction before the density. So each row looks at its own parameters:
+#
+# 1. What is summed as it is, such as a plain likelihood, is minus infinity for the bad
+#    rows. So is the sum then, as in PyMC, or NaN where another row is.
+# 2. What something else is made of, such as a component of a mixture, is minus infinity
+#    for all rows in PyMC, where one is bad. Bad rows of such make the sum NaN.
+#
+# Where the sum is NaN, and only there, the density is asked for with whole conditions.
+
+
+def _written_out(
+    graph: Sequence[Variable],
+    row_axis: Mapping[Variable, int],
+    check: type,
+    bounds: bool,
+) -> tuple[list[Variable], bool]:
+    """Put the checks into graphs, as far as PyMC does so in sampling.
+
+    The first graph is the log-density. `row_axis` says which axis of a variable has the
+    rows, `check` is PyMC's Op that checks parameters, and `bounds` whether the model
+    wants that. Returns the graphs with conditions put in, and whether some are of rows:
+    then the density may be NaN where it is another number.
+    """
+    rows = dict(row_axis)
+    summed = _summed(graph[0], check)
+    bad: list[Any] = []
+    are_by_rows = False
+
+    def visit(node: Apply, inputs: list[Variable]) -> list[Variable] | None:
+        nonlocal are_by_rows
+        op: Any = node.op
+        for old, new in zip(node.inputs, inputs, strict=True):
+            if old in rows:
+                rows[new] = rows[old]
+        if not isinstance(op, check):
+            return None
+        if not bounds:
+            return [inputs[0]]
+        if not op.can_be_replaced_by_ninf:  # type: ignore[attr-defined]
+            return None
+        axis = rows.get(node.outputs[0], rows.get(node.inputs[0]))
+        holds = [_of_rows(condition, axis, inputs[0], rows) for condition in inputs[1:]]
+        of_rows = [each for each in holds if each.type.ndim]
+        are_by_rows = are_by_rows or bool(of_rows)
+        if of_rows and node.outputs[0] not in summed:
+            bad.append(pt.switch(reduce(pt.and_, of_rows), 0.0, np.nan).sum())
+            holds = [each for each in holds if not each.type.ndim]
+        logp: Any = inputs[0]
+        if holds:
+            logp = pt.switch(reduce(pt.and_, holds), logp, -np.inf)
+        return [logp.astype(node.outputs[0].type.dtype)]
+
+    made: list[Any] = rebuilt(graph, visit)
+    total, *others = made
+    if bad:
+        total = pt.add(total, *bad).astype(total.type.dtype)
+    return [total, *others], are_by_rows
+
+
+def _summed(total: Variable, check: type) -> set[Variable]:
+    """Return what makes a sum minus infinity, or NaN, if an entry of it is that."""
+    found: set[Variable] = set()
+    left = [total]
+    while left:
+        var = left.pop()
+        if var in found or var.owner is None:
+            continue
+        found.add(var)
+        op: Any = var.owner.op
+        if isinstance(op, (Sum, DimShuffle)) or _is(op, Add, Cast):
+            left += var.owner.inputs
+        elif isinstance(op, (check, SpecifyShape)):
+            left.append(var.owner.inputs[0])
+    return found
+
+
+def _of_rows(
+    condition: Variable, axis: int | None, logp: Any, rows: Mapping[Variable, int]
+) -> Any:
+    """Return a condition as one for each row where it is of all rows.
+
+    These are along `axis` of `logp`, if it has any.
+    """
+    node = condition.owner
+    op: Any = None if node is None or axis is None else node.op
+    inputs: list[Any] = [] if node is None else node.inputs
+    if isinstance(op, All) and condition.type.ndim == 0 and inputs[0] in rows:  # type: ignore[attr-defined]
+        (array,) = inputs
+        others = [a for a in range(array.type.ndim) if a != rows[array]]
+        each = pt.all(array, axis=others) if others else array
+        order: list[Any] = ["x"] * logp.type.ndim
+        order[axis] = 0  # type: ignore[index]
+        return each.dimshuffle(order)
+    passes_on = isinstance(op, (ScalarFromTensor, TensorFromScalar, MakeVector))
+    passes_on = passes_on or _is(op, AND, Mul)
+    if isinstance(op, All) and condition.type.ndim == 0:  # type: ignore[attr-defined]
+        array = inputs[0].owner
+        passes_on = array is not None and isinstance(array.op, MakeVector)
+    elif isinstance(op, DimShuffle):
+        passes_on = inputs[0].type.ndim == 0
+    if passes_on:
+        return reduce(pt.and_, [_of_rows(var, axis, logp, rows) for var in inputs])
+    if isinstance(condition.type, DenseTensorType):
+        return condition
+    return pt.tensor_from_scalar(condition)
+
+
+def _is(op: Any, *scalar_ops: type) -> bool:
+    return isinstance(op, Elemwise) and isinstance(op.scalar_op, scalar_ops)

@@ -20,14 +20,14 @@ Visit = Callable[[Apply, list[Variable]], list[Variable] | None]
 
 def rebuilt(
     graph: Sequence[Variable],
-    visit: Visit,
+    visit: Visit | None = None,
     stands: Mapping[Variable, Variable] | None = None,
 ) -> list[Variable]:
     """Return graphs made anew, node by node; in them others may stand for variables."""
     made = dict(stands or {})
-    for node in io_toposort([], list(graph)):
+    for node in io_toposort(list(made), list(graph)):
         inputs = [made.get(var, var) for var in node.inputs]
-        outputs = visit(node, inputs)
+        outputs = None if visit is None else visit(node, inputs)
         if outputs is None:
             outputs = remade(node, inputs)
         made.update(zip(node.outputs, outputs, strict=True))
@@ -57,7 +57,7 @@ def remade(node: Apply, inputs: list[Variable]) -> list[Variable]:
 
 
 def _opened(node: Apply, inputs: Sequence[Variable]) -> Scan | None:
-    """Return a scan whose step fixes no lengths but those that its inputs fix.
+    """Return a scan whose step fixes no lengths that its inputs leave open.
 
     Its step is made for rows that lie beside each other, as subjects do in each trial.
     None where the step has such a length in it, as ``pt.arange(31)``: it cannot be made
@@ -66,67 +66,30 @@ def _opened(node: Apply, inputs: Sequence[Variable]) -> Scan | None:
     op: Any = node.op
     inner, outputs = step_of(node)
     outer_of = op.get_oinp_iinp_iout_oout_mappings()["outer_inp_from_inner_inp"]
-    # What a step gives for a state is the state of the next.
-    opened: set[tuple[int, int]] = set()
+    lengths: set[int] = set()
     for i, var in enumerate(inner):
-        outer: Any = inputs[outer_of[i]]
-        opened |= {(i, axis) for axis in _axes_opened(var, outer)}
-    lengths = {inner[i].type.shape[axis] for i, axis in opened}  # type: ignore[attr-defined]
+        fixed = _shape(var)
+        # What is given may have an axis more, that of the steps, which comes first.
+        given = _shape(inputs[outer_of[i]])[-len(fixed) :] if fixed else ()
+        pairs = zip(fixed, given, strict=True)
+        lengths |= {n for n, now in pairs if n is not None and now is None}
     if not lengths or _names_one(outputs, inner, lengths):
         return None
-    for _ in range(len(inner)):
-        step = [_with_open(var, i, opened) for i, var in enumerate(inner)]
-        made = dict(zip(inner, step, strict=True))
-        for each in io_toposort(inner, outputs):
-            given = [made.get(var, var) for var in each.inputs]
-            made.update(zip(each.outputs, remade(each, given), strict=True))
-        results = [made.get(var, var) for var in outputs]
-        found = _opened_states(op, step, results)
-        if not found - opened:
-            return scan_of(op, step, results, op.info)
-        opened |= found
-    return None
+    # A state has the type of what the step makes of it: no type keeps such a length.
+    step = [_open(var, lengths) for var in inner]
+    results = rebuilt(outputs, stands=dict(zip(inner, step, strict=True)))
+    return scan_of(op, step, results, op.info)
 
 
-def _axes_opened(var: Any, outer: Any) -> list[int]:
-    """Return the axes of what a step sees whose lengths its outer input leaves open."""
-    if not isinstance(var.type, DenseTensorType):
-        return []
-    before = outer.type.ndim - var.type.ndim
-    return [
-        axis
-        for axis, length in enumerate(var.type.shape)
-        if length is not None and outer.type.shape[axis + before] is None
-    ]
+def _shape(var: Any) -> tuple[int | None, ...]:
+    return var.type.shape if isinstance(var.type, DenseTensorType) else ()
 
 
-def _with_open(var: Any, i: int, opened: set[tuple[int, int]]) -> Variable:
+def _open(var: Any, lengths: set[int]) -> Variable:
     if not isinstance(var.type, DenseTensorType):
         return var.type(name=var.name)
-    shape = [
-        None if (i, axis) in opened else length
-        for axis, length in enumerate(var.type.shape)
-    ]
-    return var.type.clone(shape=tuple(shape))(name=var.name)
-
-
-def _opened_states(
-    op: Any, inner: Sequence[Any], outputs: Sequence[Any]
-) -> set[tuple[int, int]]:
-    """Return axes of states that a step gives of any length, and takes of one."""
-    found = set()
-    mapping = op.get_oinp_iinp_iout_oout_mappings()["inner_inp_from_inner_out"]
-    for k, places in mapping.items():
-        for i in places:
-            if not isinstance(inner[i].type, DenseTensorType):
-                continue
-            pairs = zip(inner[i].type.shape, outputs[k].type.shape, strict=True)
-            found |= {
-                (i, axis)
-                for axis, (taken, given) in enumerate(pairs)
-                if taken is not None and given is None
-            }
-    return found
+    shape = tuple(None if length in lengths else length for length in var.type.shape)
+    return var.type.clone(shape=shape)(name=var.name)
 
 
 def _names_one(

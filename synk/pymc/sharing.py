@@ -7,19 +7,15 @@ one at fault is computed serially, and named, and not the others that stand with
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
-
-import numpy as np
-from pytensor.graph.basic import Variable
 
 from ..compiler.proof import why_refused
 from ..errors import RankTimeout, SplitError, StateError, WorkerDied
+from .arranging import arranged
 from .axes import Axis
 from .dimensions import Dimension, Dimensions
 from .parts import DensitySettings, SharedTerms
 from .substitution import NoRows, NotByRows, Way
-from .terms import Term
-from .words import without_present_lines
+from .terms import Term, without_present_lines
 
 LOST = (WorkerDied, RankTimeout, StateError)
 """Errors that say of the ranks that there are none, or not in time."""
@@ -33,83 +29,63 @@ WAYS = (
 """Free variables by rows or whole; without rows of other ranks, or with these."""
 
 
-class Limits(NamedTuple):
-    """What is worth sharing, and what is done about errors.
-
-    Attributes
-    ----------
-    least : int
-        Elements that a call computes along a second dimension of the data, for ranks to
-        share that as well, by a launch of its own.
-    at_least : float
-        Elements along the first dimension, for ranks to share anything.
-    begins : bool
-        Whether the first call is made, by ranks that are there: what fails in it, or
-        while it is compiled, is computed serially then.
-    raises : bool
-        Whether errors that are no refusals are raised, with a note.
-    """
-
-    least: int
-    at_least: float
-    begins: bool
-    raises: bool
-
-
-class Tried(NamedTuple):
-    """What came of terms: a part, or why there is none."""
-
-    part: SharedTerms | None
-    error: Exception | None
+LEAST = 50_000
+"""Elements that a call computes along a second dimension, for it to have a launch."""
 
 
 class Sharing:
     """The parts of a density that ranks share.
 
-    Parameters
-    ----------
-    terms : sequence of Term
-    shapes : mapping of Variable to tuple of int
-        Of what the density is of.
-    how : DensitySettings
-    limits : Limits
-    start : numpy.ndarray
-        A point.
-
-    Attributes
-    ----------
-    parts : list of SharedTerms
-    most_rows : int or None
-        The length of the dimension that the terms have most to do with.
-    is_small : bool
-        Whether there is less to share than is asked for.
-    refused : dict of int to str
-        Terms that are computed serially, and why.
-    faults : dict of int to str
-        Of these the ones at fault, and why; others are along the same rows.
-    exchanging : set of int
-        Terms for which ranks need rows of others.
+    `refused` are terms that are computed serially, and why, `faults` the ones of these
+    at fault; others are along the same rows. For terms that are `exchanging` ranks need
+    rows of others.
     """
 
-    def __init__(
-        self,
-        terms: Sequence[Term],
-        shapes: Mapping[Variable, tuple[int, ...]],
-        how: DensitySettings,
-        limits: Limits,
-        start: np.ndarray,
-    ) -> None:
-        self.terms, self._how, self._limits, self._start = terms, how, limits, start
+    def __init__(self, terms: Sequence[Term], how: DensitySettings) -> None:
+        self.terms, self._how = terms, how
         self.refused: dict[int, str] = {}
         self.faults: dict[int, str] = {}
         self.exchanging: set[int] = set()
-        self.dimensions = Dimensions([term.total for term in terms], shapes)
+        self.dimensions = Dimensions([term.total for term in terms], how.shapes)
         found = self.dimensions.of_terms()
+        # Of the dimension that the terms have most to do with.
         self.most_rows = found[0].length if found else None
-        self.is_small = bool(found) and found[0].work < limits.at_least
+        self.is_small = bool(found) and found[0].work < how.at_least
         self.parts: list[SharedTerms] = []
         if not self.is_small:
             self._share(found)
+
+    def refused_by_names(self) -> dict[str, str]:
+        """Return what is refused, by the names of the terms."""
+        return {self.terms[i].name: why for i, why in self.refused.items()}
+
+    def arranged(self) -> Sharing:
+        """Look again at terms that are refused, or need all rows, arranged anew.
+
+        That is kept if fewer are refused then, or as many and fewer need all rows.
+        """
+        looked_at = self.exchanging.union(self.refused)
+        if not looked_at:
+            return self
+        terms: list[Term] = []
+        try:
+            for i, term in enumerate(self.terms):
+                each = [term.total]
+                if i in looked_at:
+                    each = arranged(term.total, self._how.shapes, self._how.check)
+                terms += [term._replace(total=total) for total in each]
+            if terms == list(self.terms):
+                return self
+            anew = Sharing(terms, self._how)
+        except LOST:
+            raise
+        except Exception:  # the terms as they were are at hand
+            return self
+        before, after = (
+            (len(each.refused_by_names()), len(each.exchanging))
+            for each in (self, anew)
+        )
+        return anew if after < before else self
 
     def _share(self, found: Sequence[Dimension]) -> None:
         """Make a part for each dimension that pays, with others in the first one."""
@@ -118,9 +94,9 @@ class Sharing:
         for k, dimension in enumerate(found):
             others: list[int] = []
             if not self.parts:
-                small = [d for d in found[k + 1 :] if d.work < self._limits.least]
+                small = [d for d in found[k + 1 :] if d.work < LEAST]
                 others = [*rest, *(i for each in small for i in each.terms)]
-            elif dimension.work < self._limits.least:
+            elif dimension.work < LEAST:
                 continue  # its terms are with the first
             part = self._part(dimension.axis, dimension.terms, others)
             if part is not None:
@@ -136,83 +112,66 @@ class Sharing:
         computed with them.
         """
         # Likelihoods come first: a prior along the rows has no data by itself.
-        order = sorted(terms, key=lambda i: self.terms[i].is_prior)
-        tried = self._tried(dimension, [*order, *others])
-        if tried.part is not None:
-            return tried.part
-        errors = dict.fromkeys(order, tried.error)
+        own = sorted(terms, key=lambda i: self.terms[i].is_prior)
+        every = [*own, *others]
+        part, error = self._tried(dimension, every)
+        if part is not None:
+            return part
         kept: list[int] = []
-        part: SharedTerms | None = None
-        if len(order) + len(others) > 1:
-            part, kept, errors = self._one_by_one(dimension, [*order, *others])
-        self._note([i for i in order if i not in kept], errors)
-        if part is not None:  # else they are for another dimension, or for none
-            self._note([i for i in others if i not in kept], errors)
-        return part
-
-    def _one_by_one(
-        self, dimension: Axis, order: Sequence[int]
-    ) -> tuple[SharedTerms | None, list[int], dict[int, Exception | None]]:
-        """Return a part of the terms that can be shared together, and these.
-
-        Those without rows of their own are tried again when there are others.
-        """
-        part: SharedTerms | None = None
-        kept: list[int] = []
-        errors: dict[int, Exception | None] = {}
-        left, has_grown = list(order), True
+        errors: dict[int, Exception | None] = dict.fromkeys(own, error)
+        # One by one; those without rows of their own again when there are others.
+        left = every if len(every) > 1 else []
+        has_grown = True
         while left and has_grown:
             again, has_grown = [], False
             for i in left:
-                tried = self._tried(dimension, [*kept, i])
-                if tried.part is not None:
-                    part, has_grown = tried.part, True
+                made, error = self._tried(dimension, [*kept, i])
+                if made is not None:
+                    part, has_grown = made, True
                     kept.append(i)
                     continue
-                errors[i] = tried.error
-                if isinstance(tried.error, NoRows):
+                errors[i] = error
+                if isinstance(error, NoRows):
                     again.append(i)
             left = again
-        return part, kept, errors
+        # The others are for another dimension, or for none, if there is no part.
+        asked = own if part is None else every
+        self._note({i: errors[i] for i in asked if i not in kept})
+        return part
 
-    def _tried(self, dimension: Axis, terms: list[int]) -> Tried:
+    def _tried(
+        self, dimension: Axis, terms: list[int]
+    ) -> tuple[SharedTerms | None, Exception | None]:
+        """Return a part of terms, or why there is none."""
         error: Exception | None = None
         for way in WAYS:
             try:
                 made = SharedTerms(
                     self.dimensions, dimension, sorted(terms), self._how, way
                 )
-                if self._limits.begins:
-                    made.take(self.dimensions.sources)
-                    made.add(self._start, self._start.copy())
+                if self._how.begins:
+                    made.add(self._how.start, self._how.start.copy())
+                return made, None
             except LOST:
                 raise
             except Exception as found:
                 # Why it does not go by rows says more than an error on another way.
                 if error is None or isinstance(found, _REFUSALS):
                     error = found
-            else:
-                return Tried(made, None)
-        return Tried(None, error)
+        return None, error
 
-    def _note(
-        self, terms: Sequence[int], errors: Mapping[int, Exception | None]
-    ) -> None:
+    def _note(self, found: Mapping[int, Exception | None]) -> None:
         """Take note of terms that are not shared; with `raises`, raise their errors."""
-        found = {i: errors.get(i) for i in terms}
         at_fault = {i: e for i, e in found.items() if not isinstance(e, NoRows)}
         for i, error in (at_fault or found).items():
-            if (
-                self._limits.raises
-                and error is not None
-                and not isinstance(error, _REFUSALS)
-            ):
+            is_refusal = error is None or isinstance(error, _REFUSALS)
+            if self._how.raises and error is not None and not is_refusal:
                 term = self.terms[i]
                 error.add_note(f"in the term of {term.name!r}{term.line}")
                 raise error
             self.faults[i] = self.refused[i] = words(error)
+        names = ", ".join(repr(self.terms[k].name) for k in at_fault)
         for i in found:
-            names = ", ".join(repr(self.terms[k].name) for k in at_fault)
             self.refused.setdefault(i, f"{names} is not computed by rows")
 
 

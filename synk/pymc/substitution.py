@@ -7,7 +7,6 @@ given, becomes the number of rows that there are.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -25,8 +24,7 @@ from pytensor.tensor.type import DenseTensorType, TensorType
 from .axes import Axis
 from .dimensions import Dimensions
 from .rebuilding import remade
-from .terms import are_alike
-from .words import shown
+from .terms import are_alike, shown
 
 
 class NotByRows(Exception):
@@ -40,17 +38,12 @@ class NoRows(NotByRows):
 class Way(NamedTuple):
     """A way in which terms may go by rows.
 
-    Attributes
-    ----------
-    scatters : bool
-        Whether free variables along the dimension become inputs.
-    exchanges : bool
-        Whether ranks may need rows of others. Then each rank has all of data that have
-        all rows beside all rows, as a matrix of neighbours.
-    opens : bool
-        Whether what no data along the dimension go into is computed by every rank as
-        PyMC has written it, with types that fix how many rows there are, and rows are
-        taken of it where it meets others.
+    `scatters` tells whether free variables along the dimension become inputs, and
+    `exchanges` whether ranks may need rows of others. Then each rank has all of data
+    that have all rows beside all rows, as a matrix of neighbours. `opens` tells whether
+    what no data along the dimension go into is computed by every rank as PyMC has
+    written it, with types that fix how many rows there are, and rows are taken of it
+    where it meets others.
     """
 
     scatters: bool = True
@@ -58,11 +51,7 @@ class Way(NamedTuple):
     opens: bool = False
 
 
-BY_ROWS = Way()
-
-
-@dataclass
-class RowInput:
+class RowInput(NamedTuple):
     """An input that gets rows, along axis 0: of data, or of a free variable.
 
     They are along `axis` of the `source`.
@@ -72,98 +61,90 @@ class RowInput:
     source: Variable
     axis: int
 
-
-@dataclass
-class Substituted:
-    """Terms by rows.
-
-    Attributes
-    ----------
-    held : dict of Variable to SharedVariable
-        What follows from data that may change, and has no rows, with what holds it.
-    row_axis : dict of Variable to int
-        Of what is computed, which axis has the rows.
-    """
-
-    sums: list[Variable]
-    data: list[RowInput]
-    free: list[RowInput]
-    held: dict[Variable, SharedVariable]
-    row_axis: dict[Variable, int] = field(default_factory=dict)
+    def put_back(self) -> Variable:
+        """Return the input with its rows along the axis where the source has them."""
+        rows: Any = self.variable
+        return pt.moveaxis(rows, 0, self.axis) if self.axis else rows
 
 
-def by_rows(
-    dimensions: Dimensions,
-    dimension: Axis | None,
-    terms: Sequence[int],
-    whole: Mapping[Variable, Variable],
-    way: Way = BY_ROWS,
-) -> Substituted:
-    """Return terms as graphs of rows along a dimension, or as they are along none.
+class ByRows:
+    """Some terms as graphs of rows along a dimension, in `sums`.
 
     `whole` says what takes the place of free variables, where that is no input. It is
-    an error, NotByRows, if a term has no such form.
+    an error, NotByRows, if a term has no such form. `data` and `free` are the inputs;
+    `row_axis` says of what is computed which axis has the rows.
     """
-    made = _Substitution(dimensions, dimension, whole, way)
-    if way.opens and dimension is not None:
-        made.all_rows = pytensor.shared(np.int64(dimensions.lengths[dimension]))
-    return made.of(terms)
 
-
-class _Substitution:
     def __init__(
         self,
         dimensions: Dimensions,
-        dimension: Axis | None,
+        dimension: Axis,
+        terms: Sequence[int],
         whole: Mapping[Variable, Variable],
         way: Way,
     ) -> None:
-        self._of, self._exchanges = dimensions, way.exchanges
-        self.all_rows: Any = None
+        self._of, self._dimension = dimensions, dimension
+        self._exchanges = way.exchanges
+        self._all_rows: Any = None
+        if way.opens:
+            self._all_rows = pytensor.shared(np.int64(dimensions.lengths[dimension]))
         self._has_rows: dict[Variable, bool] = {}
-        self._dimension = dimension
-        self._made: dict[Variable, Variable] = {}
+        self._made = dict(whole)
         self._inputs: dict[tuple[Variable, int], RowInput] = {}
-        self._held: dict[Variable, SharedVariable] = {}
-        self._free: list[RowInput] = []
-        for var, stands in whole.items():
-            axes = self._along(var)
-            if axes and way.scatters:
-                given = self._row_input(var, axes)
-                self._free.append(given)
-                stands = _put_back(given)
-            self._made[var] = stands
-        self._uses = set(self._of.given.uses)
-
-    def of(self, terms: Sequence[int]) -> Substituted:
-        sums = [self._of.sums[i] for i in terms]
-        above = set(ancestors(sums))
-        nodes = [n for n in self._of.given.nodes if not above.isdisjoint(n.outputs)]
+        for var in whole if way.scatters else ():
+            if axes := self._along(var):
+                self._made[var] = self._row_input(var, axes).put_back()
+        self.free = list(self._inputs.values())
+        self._uses = set(dimensions.given.uses)
+        totals = [dimensions.sums[i] for i in terms]
+        above = set(ancestors(totals))
+        nodes = [n for n in dimensions.given.nodes if not above.isdisjoint(n.outputs)]
         self._add_inputs(nodes)
         for node in nodes:
             inputs = self._inputs_of(node)
             outputs = self._visit(node, inputs) or remade(node, inputs)
             self._made.update(zip(node.outputs, outputs, strict=True))
+        self.row_axis = self._rows_checked(nodes)
+        self.sums = [self._made.get(var, var) for var in totals]
+        self.data = list(self._inputs.values())[len(self.free) :]
+
+    def _rows_checked(self, nodes: Sequence[Apply]) -> dict[Variable, int]:
+        """Return which axis has the rows, of what is computed from rows.
+
+        What is computed from none is of all rows, on all ranks.
+        """
         row_axis: dict[Variable, int] = {}
         of_rows = {given.variable for given in self._inputs.values()}
         for node in io_toposort([], [v for v in self._made.values() if v.owner]):
             if not of_rows.isdisjoint(node.inputs):
                 of_rows.update(node.outputs)
-        for node in nodes:
-            for var in node.outputs:
-                if self._made[var] in of_rows:  # others are of all rows, on all ranks
-                    for axis in self._along(var):
-                        self._check(var, self._made[var], axis)
-                        row_axis[self._made[var]] = axis
-        made = [self._made.get(var, var) for var in sums]
-        free = set(map(id, self._free))
-        data = [given for given in self._inputs.values() if id(given) not in free]
-        return Substituted(made, data, self._free, self._held, row_axis)
+        for var in (var for node in nodes for var in node.outputs):
+            new: Any = self._made[var]
+            axes = self._along(var) if new in of_rows else []
+            if any(new.type.shape[axis] is not None for axis in axes):
+                what = f"{shown(var)} fixes the number of rows"
+                raise NotByRows(f"{what}{self._whole(var)}")
+            if len(axes) > 1:
+                what = f"{shown(var)} of shape {var.type.shape}"  # type: ignore[attr-defined]
+                raise NotByRows(f"{what} has all rows beside all rows")
+            row_axis.update((new, axis) for axis in axes)
+        return row_axis
+
+    def _whole(self, var: Variable) -> str:
+        """Say which operand of what was computed has all rows, and is no input."""
+        given = {one.variable for one in self._inputs.values()}
+        for operand in [] if var.owner is None else var.owner.inputs:
+            made = self._made.get(operand)
+            if made is None or made.owner is None or not self._along(operand):
+                continue
+            if given.isdisjoint(ancestors([made])):
+                return f": {shown(operand)} is computed for all of them at once"
+        return ""
 
     def _along(self, var: Variable) -> list[int]:
-        if self._dimension is None:
-            return []
         return self._of.along(var, self._dimension)
+
+    # -- what nodes take
 
     @property
     def _n(self) -> Variable:
@@ -173,8 +154,6 @@ class _Substitution:
 
     def _add_inputs(self, nodes: Sequence[Apply]) -> None:
         """Make the inputs of data, before any of them is asked for the rows' number."""
-        if self._dimension is None:
-            return
         for node in nodes:
             for i, var in enumerate(node.inputs):
                 if (node, i) in self._uses and not self._is_row_index(node, i):
@@ -193,15 +172,12 @@ class _Substitution:
 
         The graph of its step has types that fix how many rows are beside each other.
         """
-        return self.all_rows is not None and isinstance(node.op, Scan)
+        return self._all_rows is not None and isinstance(node.op, Scan)
 
     def _row_input(self, var: Variable, axes: list[int]) -> RowInput:
-        if len(axes) > 1:
-            raise NotByRows(f"{shown(var)} has all rows beside all rows")
-        (axis,) = axes
+        axis = _only(var, axes)
         if (var, axis) not in self._inputs:
-            shape = list(var.type.shape)  # type: ignore[attr-defined]
-            rest = [length for a, length in enumerate(shape) if a != axis]
+            rest = [n for a, n in enumerate(var.type.shape) if a != axis]  # type: ignore[attr-defined]
             dtype = var.type.dtype  # type: ignore[attr-defined]
             name = var.name or f"rows_{len(self._inputs)}"
             # Not by `pt.tensor`, which takes names such as "long" for dtypes.
@@ -211,7 +187,7 @@ class _Substitution:
 
     def _inputs_of(self, node: Apply) -> list[Variable]:
         inputs = [self._input(node, i) for i in range(len(node.inputs))]
-        if self.all_rows is None or not any(map(self._is_of_rows, inputs)):
+        if self._all_rows is None or not any(map(self._is_of_rows, inputs)):
             return inputs
         return [self._opened(node, i, var) for i, var in enumerate(inputs)]
 
@@ -224,11 +200,11 @@ class _Substitution:
 
     def _opened(self, node: Apply, i: int, var: Any) -> Variable:
         """Return an input of which the type does not fix how many rows there are."""
-        if self._is_of_rows(var) or self._dimension is None:
+        if self._is_of_rows(var):
             return var
         for axis in self._of.along_input(node, i, self._dimension):
             if var.type.shape[axis] not in (None, 1):
-                var = var[(*[slice(None)] * axis, slice(self.all_rows))]
+                var = var[(*[slice(None)] * axis, slice(self._all_rows))]
         return var
 
     def _input(self, node: Apply, i: int) -> Variable:
@@ -239,32 +215,24 @@ class _Substitution:
             return self._made[var]
         if not isinstance(var.type, DenseTensorType):
             return var
-        if self._dimension is not None and not self._is_of_scan(node):
-            axes = self._of.along_input(node, i, self._dimension)
+        shape = list(var.type.shape)
+        axes = self._of.along_input(node, i, self._dimension)
+        if axes and not self._is_of_scan(node):
             if self._is_whole(axes):  # a type that does not fix how many rows there are
-                fixed = var.type.shape
-                shape = [None if a in axes else k for a, k in enumerate(fixed)]
-                return self._holder(var, shape)
-            if axes and are_alike(var, axes[0]):
+                return self._of.sources.holder(
+                    var, [None if a in axes else n for a, n in enumerate(shape)]
+                )
+            if are_alike(var, axes[0]):
                 return self._uniform(node, var, axes)
-            if axes:
-                return _put_back(self._inputs[var, axes[0]])
+            return self._inputs[var, axes[0]].put_back()
         if isinstance(var, (Constant, SharedVariable)):
             return var
-        return self._holder(var, var.type.shape)
-
-    def _holder(self, var: Variable, shape: Sequence[int | None]) -> Variable:
-        """Return what holds data for every rank."""
-        if var not in self._held:
-            value = self._of.sources.values[var]
-            self._held[var] = pytensor.shared(value, var.name, shape=tuple(shape))
-        return self._held[var]
+        return self._of.sources.holder(var, shape)
 
     def _is_row_index(self, node: Apply, i: int) -> bool:
         """Tell whether an input is the numbers of the rows."""
-        if self._dimension is None or (node, i) not in self._of.row_indices:
-            return False
-        return self._of.row_indices[node, i][0] in self._along(node.inputs[0])
+        found = self._of.row_indices.get((node, i))
+        return found is not None and found[0] in self._along(node.inputs[0])
 
     def _row_index(self, node: Apply, i: int) -> Variable:
         """Return the numbers of a rank's rows, from 0 on, by which they index these."""
@@ -275,37 +243,34 @@ class _Substitution:
         return pt.arange(indexed.shape[axis]).dimshuffle(order)
 
     def _uniform(self, node: Apply, var: Variable, axes: list[int]) -> Variable:
-        if len(axes) > 1:
-            raise NotByRows(f"{shown(var)} has all rows beside all rows")
-        (axis,) = axes
+        """Return data that are alike in all rows, for as many as there are."""
+        axis = _only(var, axes)
         one = pt.constant(np.asarray(var.data).take([0], axis))  # type: ignore[attr-defined]
         if isinstance(node.op, Elemwise) and any(
             other is not var and self._along(other)
             for other in node.inputs
             if not isinstance(other, Constant)
         ):
-            return one
-        if self.all_rows is not None:
+            return one  # which is broadcast
+        if self._all_rows is not None:
             return var
         shape = list(one.shape)
         shape[axis] = self._n
         made: Any = pt.alloc(one, *shape)
         return made
 
+    # -- nodes that say how many rows there are
+
     def _visit(self, node: Apply, inputs: list[Variable]) -> list[Variable] | None:
         op: Any = node.op
-        if self._dimension is None or not isinstance(
-            op, (Alloc, SpecifyShape, Reshape)
-        ):
+        if not isinstance(op, (Alloc, SpecifyShape, Reshape)):
             return None
-        if self.all_rows is not None and not any(map(self._is_of_rows, inputs)):
+        if self._all_rows is not None and not any(map(self._is_of_rows, inputs)):
             return None
-        (out,) = node.outputs
-        rows = self._along(out)
-        had = self._of.along_input(node, 0, self._dimension)
+        rows = self._along(node.outputs[0])
         if isinstance(op, SpecifyShape):
             return [inputs[0]] if rows else None
-        if not (rows or had):
+        if not (rows or self._of.along_input(node, 0, self._dimension)):
             return None
         if isinstance(op, Reshape):
             return [self._reshaped(node, inputs, rows)]
@@ -317,47 +282,24 @@ class _Substitution:
 
     def _reshaped(self, node: Apply, inputs: list[Variable], rows: list[int]) -> Any:
         """Reshape rows: their axis stays, or the one it merges into is left open."""
-        (out,) = node.outputs
-        shape: list[Any] = []
-        for axis, fixed in enumerate(out.type.shape):
-            shape.append(self._n if axis in rows else fixed)
+        out: Any = node.outputs[0]
+        shape: list[Any] = list(out.type.shape)
+        for axis in rows:
+            shape[axis] = self._n
         if not rows and None not in shape:
-            n = self._of.lengths[self._dimension]  # type: ignore[index]
+            n = self._of.lengths[self._dimension]
             merged = [a for a, fixed in enumerate(shape) if fixed % n == 0]
             if len(merged) != 1:
                 raise NotByRows(f"{shown(out)} takes the rows apart")
-            shape[merged[0]] = -1
+            shape[merged[0]] = None
         if shape.count(None) > 1:
             raise NotByRows(f"{shown(out)} has a shape that is not known")
-        return pt.reshape(
-            inputs[0],
-            [-1 if length is None else length for length in shape],
-            ndim=len(shape),
-        )
-
-    def _whole(self, var: Variable) -> str:
-        """Say which operand of what was computed has all rows, and is no input."""
-        given = {one.variable for one in self._inputs.values()}
-        for operand in [] if var.owner is None else var.owner.inputs:
-            made = self._made.get(operand)
-            if made is None or made.owner is None or not self._along(operand):
-                continue
-            if given.isdisjoint(ancestors([made])):
-                return f": {shown(operand)} is computed for all of them at once"
-        return ""
-
-    def _check(self, old: Variable, new: Variable, axis: int) -> None:
-        """Raise where a length is still that of all rows."""
-        if new.type.shape[axis] is not None:  # type: ignore[attr-defined]
-            raise NotByRows(f"{shown(old)} fixes the number of rows{self._whole(old)}")
-        if len(self._along(old)) > 1:
-            what = f"{shown(old)} of shape {old.type.shape}"  # type: ignore[attr-defined]
-            raise NotByRows(f"{what} has all rows beside all rows")
+        lengths = [-1 if length is None else length for length in shape]
+        return pt.reshape(inputs[0], lengths, ndim=len(shape))
 
 
-def _put_back(given: RowInput) -> Variable:
-    """Return an input with its rows along the axis where the source has them."""
-    if not given.axis:
-        return given.variable
-    rows: Any = given.variable
-    return pt.moveaxis(rows, 0, given.axis)
+def _only(var: Variable, axes: list[int]) -> int:
+    """Return the axis that has the rows; raise if there are several."""
+    if len(axes) > 1:
+        raise NotByRows(f"{shown(var)} has all rows beside all rows")
+    return axes[0]

@@ -10,6 +10,7 @@ compiles: then only the leaves are xtensors, each of which an Op shows as a tens
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -18,6 +19,7 @@ import numpy as np
 import pytensor
 import pytensor.tensor as pt
 from pytensor.compile import SharedVariable
+from pytensor.compile.ops import FromFunctionOp
 from pytensor.graph.basic import Apply, Constant, Variable
 from pytensor.graph.replace import graph_replace
 from pytensor.graph.rewriting.utils import rewrite_graph
@@ -31,8 +33,9 @@ from pytensor.tensor.random.type import RandomType
 from pytensor.tensor.type import TensorType
 
 from ..compiler.cloning import inlined
+from ..compiler.rules.base import op_name
 from ..errors import SplitError
-from ..user_frames import where_made
+from ..user_frames import is_users, made_in, where_made
 from .lifting import with_gathered_data
 from .rebuilding import rebuilt
 
@@ -49,16 +52,7 @@ class Term(NamedTuple):
 
 
 class Terms:
-    """The terms of a log-density: those of some variables, or of all of the model.
-
-    Attributes
-    ----------
-    all : list of Term
-    free : list of Variable
-        What the density is of: the values of the free random variables.
-    stands : dict of Variable to Variable
-        The model's own variables of these values, with those of `free`.
-    """
+    """The terms of a log-density: those of some variables, or of all of the model."""
 
     def __init__(
         self,
@@ -69,13 +63,21 @@ class Terms:
         if variables is None:
             variables = [*model.free_RVs, *model.observed_RVs, *model.potentials]
         factors = model.logp(vars=list(variables), jacobian=jacobian, sum=False)
-        sums = [_as_tensor(factor).sum() for factor in factors]
+        tensors = [
+            pt.as_tensor_variable(each, allow_xtensor_conversion=True)
+            for each in factors
+        ]
+        # Not before PyTensor has registered it: a tag that was asked for has no place.
+        has_labels = "pytensor.xtensor.rewriting" in sys.modules
         rewritten: Any = rewrite_graph(
-            _inlined(sums),
-            include=(*_rewrites(sums), "canonicalize", "stabilize"),
+            # What computes an Einsum in the place of it: products of matrices.
+            rebuilt([each.sum() for each in tensors], _without_einsum),
+            include=(*["lower_xtensor"] * has_labels, "canonicalize", "stabilize"),
             clone=False,
         )
+        # The values of the free random variables, of which the density is.
         rewritten, self.free = _without_labels(rewritten, list(model.value_vars))
+        # The model's own variables of these, with those of `free`.
         self.stands = dict(zip(model.value_vars, self.free, strict=True))
         gathered = with_gathered_data(rewritten, self.free)
         self.all = [
@@ -86,14 +88,8 @@ class Terms:
         ]
 
 
-def _inlined(sums: list[Variable]) -> list[Variable]:
-    """Put what computes an Einsum in the place of it: products of matrices."""
-    return rebuilt(
-        sums,
-        lambda node, inputs: (
-            inlined(node, inputs) if isinstance(node.op, Einsum) else None
-        ),
-    )
+def _without_einsum(node: Apply, inputs: list[Variable]) -> list[Variable] | None:
+    return inlined(node, inputs) if isinstance(node.op, Einsum) else None
 
 
 def _by_parts(total: Variable) -> Variable:
@@ -112,20 +108,44 @@ def _by_parts(total: Variable) -> Variable:
     return pt.add(*(_by_parts(part.sum()) for part in parts))
 
 
+def _without_labels(
+    graph: Sequence[Variable], leaves: Sequence[Variable]
+) -> tuple[list[Variable], list[Variable]]:
+    """Have tensors stand for leaves that are xtensors, in a graph that is lowered.
+
+    Returns the graph, and the leaves with tensors of the same names in their places.
+    What shows the value of another xtensor, such as ``pymc.dims.Data``, has its name.
+    """
+    # By names: PyTensor's module of xtensors warns where it is imported.
+    stands: dict[Variable, Any] = {
+        var: TensorType(var.type.dtype, var.type.shape)(var.name)  # type: ignore[attr-defined]
+        if type(var.type).__name__ == "XTensorType"
+        else var
+        for var in leaves
+    }
+    shown: dict[Variable, Variable] = {}
+    for var in ancestors(list(graph)):
+        if type(getattr(var.owner, "op", None)).__name__ != "TensorFromXTensor":
+            continue
+        (leaf,) = var.owner.inputs  # type: ignore[union-attr]
+        if leaf in stands:
+            shown[var] = stands[leaf]
+        else:
+            var.name = var.name or leaf.name
+    if shown:
+        graph = graph_replace(list(graph), shown, strict=False)
+    return list(graph), list(stands.values())
+
+
 # -- data
 
 
 class Given:
     """What of a graph follows from data alone, and where the rest takes it.
 
-    Data are all leaves but the `free` ones.
-
-    Attributes
-    ----------
-    nodes : list of Apply
-        Those that are to be computed in each call, in order.
-    uses : list of (Apply, int)
-        Which inputs of these are data, or follow from data.
+    Data are all leaves but the `free` ones. `nodes` are those that are to be computed
+    in each call, in order, and `uses` says which inputs of these are data, or follow
+    from data.
     """
 
     def __init__(self, graph: Sequence[Variable], free: Sequence[Variable]) -> None:
@@ -169,48 +189,59 @@ class Sources:
     """
 
     def __init__(self, variables: Sequence[Variable]) -> None:
-        self._computed = [
-            var
-            for var in dict.fromkeys(variables)
-            if not isinstance(var, (Constant, SharedVariable))
-        ]
-        self._plain = [var for var in variables if var not in set(self._computed)]
-        self.shared = [
-            var
-            for var in dict.fromkeys(ancestors(list(variables)))
-            if isinstance(var, SharedVariable)
-        ]
-        if any(isinstance(var.type, RandomType) for var in self.shared):
+        self._plain: list[Any] = []
+        self._computed: list[Variable] = []
+        for var in dict.fromkeys(variables):
+            is_plain = isinstance(var, (Constant, SharedVariable))
+            (self._plain if is_plain else self._computed).append(var)
+        self._shared = shared_in(variables)
+        if any(isinstance(var.type, RandomType) for var in self._shared):
             raise SplitError(DRAWN)
         self._function = None
         if self._computed:
             self._function = pytensor.function(
                 [], self._computed, mode="FAST_COMPILE", on_unused_input="ignore"
             )
-        self._held: list[Any] = []
-        self.values: dict[Variable, np.ndarray] = {}
+        self._holders: dict[tuple[Variable, tuple], Any] = {}
+        self.values: dict[Variable, Any] = {}
         self.read()
 
     def read(self) -> None:
         """Take the values as they are now."""
-        self._held = [var.get_value(borrow=True) for var in self.shared]
-        values = {
-            var: var.get_value(borrow=True)
-            if isinstance(var, SharedVariable)
-            else var.data  # type: ignore[attr-defined]
-            for var in self._plain
-        }
-        if self._function is not None:
-            values |= dict(zip(self._computed, self._function(), strict=True))
-        self.values = values
+        computed = [] if self._function is None else self._function()
+        self.values = {var: value_of(var) for var in self._plain}
+        self.values.update(zip(self._computed, computed, strict=True))
+        for (var, _), holder in self._holders.items():
+            holder.set_value(self.values[var])
 
-    @property
-    def are_changed(self) -> bool:
-        """Whether a shared variable has got another value, as by ``pm.set_data``."""
-        return any(
-            var.get_value(borrow=True) is not held
-            for var, held in zip(self.shared, self._held, strict=True)
-        )
+    def holder(self, var: Variable, shape: Sequence[int | None]) -> Variable:
+        """Return a shared variable that has a variable's values; its type, a shape."""
+        key = var, tuple(shape)
+        if key not in self._holders:
+            value = self.values[var]
+            self._holders[key] = pytensor.shared(value, var.name, shape=key[1])
+        return self._holders[key]
+
+    def held(self) -> list[Any]:
+        """Return what the shared variables hold; ``pm.set_data`` gives them others."""
+        return [var.get_value(borrow=True) for var in self._shared]
+
+
+def shared_in(graph: Sequence[Variable]) -> list[SharedVariable]:
+    """Return the shared variables of a graph."""
+    return [var for var in ancestors(list(graph)) if isinstance(var, SharedVariable)]
+
+
+def are_same(some: Sequence[Any], others: Sequence[Any]) -> bool:
+    """Tell whether lists as long have the same objects."""
+    return all(one is other for one, other in zip(some, others, strict=True))
+
+
+def value_of(var: Any) -> Any:
+    """Return what a variable holds; None if it is no constant, and not shared."""
+    if isinstance(var, SharedVariable):
+        return var.get_value(borrow=True)
+    return var.data if isinstance(var, Constant) else None
 
 
 def are_alike(var: Variable, axis: int) -> bool:
@@ -225,64 +256,65 @@ def are_alike(var: Variable, axis: int) -> bool:
     )
 
 
-# -- tensors whose axes have names
+# -- what messages call variables
+#
+# A graph of a density has Ops that the script has written, and Ops that PyMC has made
+# of its distributions, in the call of ``pm.sample``. Of the latter that line says
+# nothing: then the term's own line is shown.
 
 
-def _is_labelled(var: Any) -> bool:
-    """Tell whether a variable is an xtensor.
+def shown(var: Variable) -> str:
+    """Return what a message calls a variable: its name or its Op, and its line."""
+    if var.name and var.owner is None:
+        return f"the data {var.name!r}"
+    if var.owner is not None:
+        return f"{repr(var.name) if var.name else op_name(var.owner.op)}{_made(var)}"
+    value = value_of(var)
+    return "data" if value is None else f"data of shape {np.shape(value)}"
 
-    PyTensor's module of these warns where it is imported, as an experimental one; a
-    script that has not imported it has none.
+
+def _made(var: Variable) -> str:
+    """Return the line of the script that wrote a variable, "" if PyMC has made it."""
+    is_present = (made_in(var) or "").startswith(tuple(_present()))
+    return "" if is_present else where_made(var)
+
+
+def _present() -> list[str]:
+    """Return the lines of the script that are being run, as `made_in` has them."""
+    found = []
+    frame: Any = sys._getframe(1)
+    while frame is not None:
+        path = frame.f_code.co_filename
+        if is_users(path):
+            name = "a cell" if "ipykernel_" in path else path.rpartition("/")[2]
+            found.append(f"{name}:{frame.f_lineno}:")
+        frame = frame.f_back
+    return found
+
+
+def without_present_lines(text: str) -> str:
+    """Return a message without the lines that are being run, as of ``pm.sample``."""
+    for line in _present():
+        text = re.sub(rf" \(made in {re.escape(line)} `[^`]*`\)", "", text)
+    return text
+
+
+_KNOWN = ("pytensor", "pymc", "pymc_extras", "synk", "blackjax")
+"""Packages whose Ops are shown what they compute with."""
+
+
+def hidden_in(graph: Sequence[Variable]) -> list[str]:
+    """Return the Ops of the script's, or of a library's, that a graph has.
+
+    Data may lie in them, where nobody sees it.
     """
-    module: Any = sys.modules.get("pytensor.xtensor.type")
-    return module is not None and isinstance(var.type, module.XTensorType)
-
-
-def _rewrites(graph: Sequence[Variable]) -> tuple[str, ...]:
-    """Return the names of the rewrites that lower a graph; none without xtensors."""
-    return ("lower_xtensor",) if any(map(_is_labelled, ancestors(list(graph)))) else ()
-
-
-def _as_tensor(var: Any) -> Any:
-    """Return a variable as a tensor."""
-    if not _is_labelled(var):
-        return pt.as_tensor_variable(var)
-    return pt.as_tensor_variable(var, allow_xtensor_conversion=True)
-
-
-def _without_labels(
-    graph: Sequence[Variable], leaves: Sequence[Variable]
-) -> tuple[list[Variable], list[Variable]]:
-    """Have tensors stand for leaves that are xtensors, in a graph that is lowered.
-
-    Returns the graph, and the leaves with tensors of the same names in their places.
-    What shows the value of another xtensor, such as ``pymc.dims.Data``, has its name.
-    """
-    free = [_as_free(var) if _is_labelled(var) else var for var in leaves]
-    stands = dict(zip(leaves, free, strict=True))
-    shown: dict[Variable, Variable] = {}
+    found: dict[str, None] = {}
     for var in ancestors(list(graph)):
-        leaf = _shown_by(var)
-        if leaf is None:
+        if var.owner is None:
             continue
-        if leaf in stands:
-            shown[var] = stands[leaf]
-        else:
-            var.name = var.name or leaf.name
-    if shown:
-        graph = graph_replace(list(graph), shown, strict=False)
-    return list(graph), free
-
-
-def _shown_by(var: Variable) -> Variable | None:
-    """Return the xtensor whose value a tensor is."""
-    module: Any = sys.modules.get("pytensor.xtensor.basic")
-    if module is None or var.owner is None:
-        return None
-    is_shown = isinstance(var.owner.op, module.TensorFromXTensor)
-    return var.owner.inputs[0] if is_shown else None
-
-
-def _as_free(var: Any) -> Variable:
-    made: Variable = TensorType(var.type.dtype, var.type.shape)(var.name)
-    return made
+        kind = type(var.owner.op)
+        if kind.__module__.partition(".")[0] not in _KNOWN or kind is FromFunctionOp:
+            text = str(var.owner.op)
+            name = kind.__name__ if text.startswith("<") else text
+            found[f"{name}{_made(var)}"] = None
+    return list(found)

@@ -60,6 +60,21 @@ def _as_slice(var: Variable) -> Any:
     raise Refused("takes a slice that is not understood")
 
 
+def layout(entries: Sequence[Any], ndim: int) -> tuple[int, Sequence[int]]:
+    """Return where the axes of an index's arrays lie in the result, and which is which.
+
+    As in numpy: in the place of the first array if all stand together, else in
+    front. The arrays have `ndim` axes together, which are -1 in the second list.
+    """
+    kept = [i for i, part in enumerate(entries) if isinstance(part, slice)]
+    places = [i for i in range(len(entries)) if i not in kept]
+    if not places:
+        return 0, kept
+    together = places[-1] - places[0] + 1 == len(places)
+    place = places[0] if together else 0
+    return place, [*kept[:place], *[-1] * ndim, *kept[place:]]
+
+
 class Index:
     """An index with an entry for each axis of what is indexed.
 
@@ -110,18 +125,8 @@ class Index:
         return rows
 
     def layout(self) -> tuple[int, Sequence[int]]:
-        """Return where the arrays' axes lie in the result, and which axis is which.
-
-        As in numpy: in the place of the first array if all stand together, else in
-        front. The axes of the arrays are -1 in the second list.
-        """
-        kept = [i for i, part in enumerate(self.entries) if isinstance(part, slice)]
-        places = [i for i in range(len(self.entries)) if i not in kept]
-        if not places:
-            return 0, kept
-        together = places[-1] - places[0] + 1 == len(places)
-        place = places[0] if together else 0
-        return place, [*kept[:place], *[-1] * self.ndim, *kept[place:]]
+        """Return where the arrays' axes lie in the result, and which axis is which."""
+        return layout(self.entries, self.ndim)
 
     # -- what entries are
 

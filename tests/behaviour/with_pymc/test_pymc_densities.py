@@ -277,6 +277,23 @@ def test_data_that_is_set_anew_is_followed_and_so_are_other_lengths():
             assert made.rows == rows
 
 
+def test_data_are_taken_again_where_an_interrupt_came_meanwhile(monkeypatch):
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    with pm.Model() as model:
+        seen = pm.Data("seen", models.Y)
+        pm.Normal("y", pm.Normal("m"), 1, observed=seen)
+    made, serial = density(model), plain(model)
+    with synk.session(2), model:
+        pm.set_data({"seen": models.Y + 1})
+        with monkeypatch.context() as patch:
+            patch.setattr(synk.Data, "set_value", interrupt)
+            with pytest.raises(KeyboardInterrupt):
+                made(made.start)
+        assert_equal(made, serial, points(made.start))
+
+
 def test_likelihoods_of_another_length_are_shared_where_that_pays():
     """They are computed by every rank where they are small."""
     rng = np.random.default_rng(3)
