@@ -27,19 +27,10 @@ def main(
     argv: Sequence[str],
     within: Callable[[], AbstractContextManager] = nullcontext,
 ) -> int:
-    """Run a script to its end.
+    """Run a script with its arguments to its end: its own exit is its exception.
 
-    Parameters
-    ----------
-    argv : list of str
-        The script, and its arguments.
-    within : callable
-        Returns what the script is run within, in a ``with`` block.
-
-    Returns
-    -------
-    int
-        2 if there is no such script, else 0: the script's own exit is its exception.
+    What `within` returns is entered around it. Returned is 2 if there is no such
+    script, else 0.
     """
     path = os.path.abspath(argv[0])
     try:

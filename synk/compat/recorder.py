@@ -187,12 +187,8 @@ class Recorder:
         count : int
         lr : float
         path : str or path-like
-            A folder, which is made if it is not there.
-
-        Notes
-        -----
-        Theano-MPI wrote a pickle, and to read one is to run what it says. This is a
-        JSON object with the same keys: those of the attributes.
+            A folder, which is made if it is not there. The file is a JSON object, whose
+            keys are those of the attributes.
         """
         self.lr.append([count, float(lr)])
         file = Path(path) / FILE

@@ -150,28 +150,23 @@ class ModelRule:
         segment = Segment(WORDS_NBYTES)
         numbers = master_adopt(mine.params)
         SESSION.run(worker_adopt, numbers, segment.place, mine=(numbers, segment))
-        workers = Workers(rule, mine.params)
+        workers, words, count = Workers(rule, mine.params), shared_words(segment), 0
+        begin = int(self.model.epoch)
         try:
-            self._train_epochs(workers, shared_words(segment))
+            for epoch in range(begin, int(self.model.n_epochs)):
+                if epoch > begin:
+                    workers.hide()
+                words[:] = 0
+                workers.ready()
+                mine.recorder.start_epoch()
+                count, *_ = SESSION.run(worker_train, workers.number, epoch, count)
+                # From here to the next epoch the parameters are those to be used.
+                workers.show()
+                if self._end_epoch(epoch, count):
+                    break
         except BaseException:
             workers.restore()
             raise
-
-    def _train_epochs(self, workers: Workers, words: np.ndarray) -> None:
-        model, count = self.model, 0
-        begin = int(model.epoch)
-        for epoch in range(begin, int(model.n_epochs)):
-            if epoch > begin:
-                workers.hide()
-            words[:] = 0
-            workers.ready()
-            assert self.recorder is not None
-            self.recorder.start_epoch()
-            count, *_ = SESSION.run(worker_train, workers.number, epoch, count)
-            # From here to the next epoch the parameters are those to be used.
-            workers.show()
-            if self._end_epoch(epoch, count):
-                break
 
     def _end_epoch(self, epoch: int, count: int) -> bool:
         """Do what comes between two epochs; tell whether the model wants to stop."""

@@ -219,9 +219,7 @@ def worker_open(
     if several and local.rank:
         shared = local.exchange(None)[0]
     elif several:
-        if isinstance(
-            shared, tuple
-        ):  # on node 0, and what lies there nobody reads here
+        if isinstance(shared, tuple):  # on node 0, which nobody reads here
             shared = setup.medium(local.size)
             shared.fill(Parameters(variables).vector())
             notice = "segment", shared.segment.key

@@ -106,13 +106,13 @@ class _Sum:
             mine = self._rows.tobytes() if self._over is None else b""
 
             def then(headers: Headers) -> None:
-                rows, how = self._rows, ([self._rows.shape[1]], [self._rows.dtype])
-                if self._over is None:  # in the order of ranks
-                    given = comm.link.all_gather(mine, headers)
-                    (found,) = rows_of_ranks(given, self._counts, *how)
-                    rows[0] = summed(list(found))
-                else:
+                if self._over is not None:
                     self._over.run([1.0] * len(comm.ranks))
+                    return
+                rows = self._rows  # few: they are added in the order of ranks
+                given = comm.link.all_gather(mine, headers), self._counts
+                (found,) = rows_of_ranks(*given, [rows.shape[1]], [rows.dtype])
+                rows[0] = summed(list(found))
 
             comm.meet(mine, 0, then)
         comm.local.barrier()

@@ -14,6 +14,7 @@ from typing import Any, Literal, NamedTuple
 from . import words
 from .facts import Facts, StageFacts
 from .shown import WIDTH
+from .stages import in_all
 from .words import count, first, short, some
 
 _MOST = 4
@@ -47,8 +48,6 @@ def _title(facts: Facts) -> str:
     """Say how often ranks meet in a call, and over how much."""
     meetings = [stage for stage in facts.stages if stage.bytes]
     sizes = [size for stage in meetings for size in stage.bytes.values()]
-    total = sum(size for size in sizes if size is not None)
-    size = words.nbytes(None if None in sizes else total)
     values = sum(value.op != "read" for stage in meetings for value in stage.reduces)
     several = "ranks meet"
     if facts.ranks == 1:
@@ -57,7 +56,7 @@ def _title(facts: Facts) -> str:
         return f"{words.head(facts)}; {several} at the end of a call alone"
     return (
         f"{words.head(facts)}; {several} {count(len(meetings), 'time')} in a call,"
-        f" over {count(values, 'value')} of {size}"
+        f" over {count(values, 'value')} of {words.nbytes(in_all(sizes))}"
     )
 
 

@@ -22,15 +22,15 @@ from ..times.timing import NODES, PHASES, WAIT, ExchangeTimes, Timed, Times
 from . import facts
 from .bits import bits_of
 from .explanation import Explanation
-from .stages import draw_facts, own_facts, repeated_facts, stage_facts
+from .stages import draw_facts, in_all, own_facts, repeated_facts, stage_facts
 from .words import milliseconds, nbytes
 
 LAUNCH = 50e-6
 """Seconds that a call costs on top of its computation, at the least; for functions that
 have not been called in a session."""
 
-Conclusions = tuple[facts.SpeedUp, facts.Lost | None, str | None]
-"""How fast calls are, what they lose, and the verdict."""
+Conclusions = tuple[dict[str, float | None], dict[str, float] | None, str | None]
+"""How fast calls are, what they lose, and the verdict; see `Facts`."""
 
 
 def explain(
@@ -62,7 +62,7 @@ def explain(
     if programs.exchanges is not None:
         exchanges = _exchanges(programs.exchanges, told)
         # A step is a rank's own: one rank would make other steps.
-        speed_up, lost, verdict = facts.SpeedUp(), None, None
+        speed_up, lost, verdict = conclude(None, None)
     plan, measured = plans
     of_outputs, of_updates = bits_of(spec, plan)
     last = programs.blocks.last
@@ -206,9 +206,7 @@ def _calls(
         rows = sum(row.share for row in ranks)
         scattered = round(rows * times.row_bytes)
         sizes = [size for stage in stages for size in stage.bytes.values()]
-        reduced = 0
-        if SESSION.size > 1:
-            reduced = None if None in sizes else sum(size or 0 for size in sizes)
+        reduced = in_all(sizes) if SESSION.size > 1 else 0
     mean = times.launched / times.launches * 1e3
     counts = times.launches, times.left_out, all_known
     return facts.Calls(*counts, rows, scattered, reduced, mean, ranks)
@@ -268,7 +266,7 @@ def _exchanges(times: ExchangeTimes, told: list[Told]) -> facts.Exchanges:
 
 def conclude(calls: facts.Calls | None, serial: facts.Serial | None) -> Conclusions:
     """Return what the times of calls and of the serial run say together."""
-    verdict = None
+    verdict, speed_up = None, dict.fromkeys(("predicted", "measured"))
     if calls is None or calls.milliseconds is None:
         if serial is not None and serial.milliseconds < LAUNCH * 1e3:
             took = milliseconds(serial.milliseconds)
@@ -276,9 +274,9 @@ def conclude(calls: facts.Calls | None, serial: facts.Serial | None) -> Conclusi
                 f"One rank would be faster: the plain function takes {took}, and"
                 " launching and joining other ranks takes longer"
             )
-        return facts.SpeedUp(), None, verdict
+        return speed_up, None, verdict
     if not calls.all_ranks_known or len(calls.ranks) == 1 or calls.rows is None:
-        return facts.SpeedUp(), None, None
+        return speed_up, None, None
     call = calls.milliseconds
     comparable = serial is not None and abs(serial.rows - calls.rows) < 0.5
     measured = serial.milliseconds if serial is not None and comparable else None
@@ -292,10 +290,8 @@ def conclude(calls: facts.Calls | None, serial: facts.Serial | None) -> Conclusi
             f" takes {milliseconds(call)}. Most of that is lost by"
             f" {_main_loss(lost, calls)}"
         )
-    speed_up = facts.SpeedUp(
-        alone / call, None if measured is None else measured / call
-    )
-    return speed_up, lost, verdict
+    ratio = None if measured is None else measured / call
+    return {"predicted": alone / call, "measured": ratio}, lost, verdict
 
 
 def time_alone(ranks: list[facts.RankTimes]) -> float:
@@ -305,7 +301,7 @@ def time_alone(ranks: list[facts.RankTimes]) -> float:
 
 def losses(
     ranks: list[facts.RankTimes], call: float, serial: float | None
-) -> facts.Lost:
+) -> dict[str, float]:
     """Divide the time of a call into that of one n-th of the work, and what is lost.
 
     ``call = alone / n + launch + uneven + reduce + nodes + repeated``, where ``alone``
@@ -316,23 +312,22 @@ def losses(
     common = [row.common for row in ranks]
     busy = [_work(row) + row.common + row.reduce + row.nodes for row in ranks]
     alone = time_alone(ranks)
-    return facts.Lost(
-        launch=max(0.0, call - max(busy)),
-        uneven=max(busy) - sum(busy) / n,
-        reduce=sum(row.reduce for row in ranks) / n,
-        repeated=max(0.0, sum(common) - max(common)) / n,
-        nodes=sum(row.nodes for row in ranks) / n,
-        parts=0.0 if serial is None else max(0.0, alone - serial) / n,
-    )
+    return {
+        "launch": max(0.0, call - max(busy)),
+        "uneven": max(busy) - sum(busy) / n,
+        "reduce": sum(row.reduce for row in ranks) / n,
+        "repeated": max(0.0, sum(common) - max(common)) / n,
+        "parts": 0.0 if serial is None else max(0.0, alone - serial) / n,
+        "nodes": sum(row.nodes for row in ranks) / n,
+    }
 
 
 def _work(row: facts.RankTimes) -> float:
     return row.rows + row.compute - row.common
 
 
-def _main_loss(lost: facts.Lost, calls: facts.Calls) -> str:
-    by_cause = vars(lost)
-    main = max(by_cause, key=lambda cause: by_cause[cause])
+def _main_loss(lost: dict[str, float], calls: facts.Calls) -> str:
+    main = max(lost, key=lambda cause: lost[cause])
     slowest = min(calls.ranks, key=lambda row: row.wait).rank
     size = nbytes(calls.reduced_bytes)
     said = {
@@ -345,4 +340,4 @@ def _main_loss(lost: facts.Lost, calls: facts.Calls) -> str:
         " uses all cores by itself, memory is the limit, or other programs use the"
         " cores",
     }
-    return said[main].format(f"({milliseconds(by_cause[main])})")
+    return said[main].format(f"({milliseconds(lost[main])})")

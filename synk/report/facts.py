@@ -269,26 +269,6 @@ class Serial:
 
 
 @dataclass(frozen=True)
-class SpeedUp:
-    """How many times as fast as one rank a call is."""
-
-    predicted: float | None = None
-    measured: float | None = None
-
-
-@dataclass(frozen=True)
-class Lost:
-    """What a call takes beyond its share of the work, by cause; see `losses`."""
-
-    launch: float
-    uneven: float
-    reduce: float
-    repeated: float
-    parts: float
-    nodes: float
-
-
-@dataclass(frozen=True)
 class Facts:
     """Everything that is known of a function; the attributes are the dict's keys."""
 
@@ -306,8 +286,10 @@ class Facts:
     shapes_compiled: int | None
     calls: Calls | None
     serial: Serial | None
-    speed_up: SpeedUp
-    lost: Lost | None
+    speed_up: dict[str, float | None]
+    """How many times as fast as one rank a call is: "predicted" and "measured"."""
+    lost: dict[str, float] | None
+    """What a call takes beyond its share of the work, by cause; see `losses`."""
     verdict: str | None
     variables: list[Held]
     plan: str  # how calls are made, and why; see `choice.plan`

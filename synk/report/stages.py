@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from functools import cached_property
 
 import numpy as np
@@ -38,15 +39,12 @@ def _stage(
     stage: Stage, spec: FunctionSpec, sizes: Sizes, repeated: set[Apply]
 ) -> facts.StageFacts:
     reduces = []
-    total: dict[str, int | None] = {}
+    by_dtype: dict[str, list[int | None]] = {}
     for var in stage.reduced:
         found = _reduced(var, spec, sizes, is_read=var in stage.of_inputs)
         reduces.append(found)
-        if var in stage.of_inputs:
-            continue
-        before = total.get(found.dtype, 0)
-        both = found.bytes is not None and before is not None
-        total[found.dtype] = before + found.bytes if both else None  # type: ignore
+        if var not in stage.of_inputs:
+            by_dtype.setdefault(found.dtype, []).append(found.bytes)
     made = {*stage.merged.wants, *(new for _, new in stage.merged.updates)}
     nodes = _computed(stage.merged.receives, list(made))
     computes = "on every rank" if stage.common else "nothing"
@@ -59,8 +57,14 @@ def _stage(
         [finding.what for finding, var in outputs if var in made],
         [str(shared) for shared, new in spec.updates if new in made],
         reduces,
-        total,
+        {dtype: in_all(each) for dtype, each in by_dtype.items()},
     )
+
+
+def in_all(sizes: Iterable[int | None]) -> int | None:
+    """Return the sum of sizes, if all are known."""
+    known = list(sizes)
+    return None if None in known else sum(size or 0 for size in known)
 
 
 def _computed(receives: list[Variable], wants: list[Variable]) -> list[Apply]:
@@ -146,16 +150,10 @@ def repeated_facts(
     if not spec.repeated:
         return None
     found = repetition(spec)
-    sizes = Sizes(spec, programs)
-    gathered = [sizes.of(var) for var in found.gathered]
-    known = [size for size in gathered if size is not None]
-    return facts.Repeated(
-        [facts.Origin(_op(node), made_in(node.outputs[0])) for node in spec.repeated],
-        len(found.nodes),
-        found.of,
-        sum(known) if len(known) == len(gathered) else None,
-        _time_alike(stages, calls),
-    )
+    by = [facts.Origin(_op(node), made_in(node.outputs[0])) for node in spec.repeated]
+    nbytes = in_all(map(Sizes(spec, programs).of, found.gathered))
+    took = _time_alike(stages, calls)
+    return facts.Repeated(by, len(found.nodes), found.of, nbytes, took)
 
 
 def draw_facts(spec: FunctionSpec, programs: Programs) -> list[facts.DrawFacts]:

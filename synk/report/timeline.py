@@ -133,8 +133,8 @@ def trace(path: str | os.PathLike, *, limit: int = 100_000) -> Iterator[None]:
 def worker_start_trace(context: RankContext, limit: int) -> list[Sample]:
     """Begin to keep events; return on rank 0 how the clocks of nodes compare."""
     clocks = _compare_clocks(context)
-    if context.comm is not context.local and context.comm.link is not None:
-        context.comm.link.tracer = Tracer(limit)
+    if (link := _link(context)) is not None:
+        link.tracer = Tracer(limit)
     context.tracer = Tracer(limit)
     return clocks
 
@@ -150,9 +150,14 @@ def worker_stop_trace(context: RankContext) -> TraceOfRank:
 def _stop(context: RankContext) -> tuple[Tracer | None, Tracer | None]:
     """End this rank's tracers, and return them."""
     tracer, context.tracer, of_node = context.tracer, None, None
-    if context.comm is not context.local and context.comm.link is not None:
-        of_node, context.comm.link.tracer = context.comm.link.tracer, None
+    if (link := _link(context)) is not None:
+        of_node, link.tracer = link.tracer, None
     return tracer, of_node
+
+
+def _link(context: RankContext) -> Any:
+    """Return what connects the masters of several nodes, in one of them."""
+    return getattr(context.comm, "link", None)
 
 
 def _told(tracer: Tracer) -> tuple[list[tuple], int]:

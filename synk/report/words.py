@@ -114,11 +114,8 @@ def said_of_times(facts: Facts) -> Iterator[Sentence]:
         yield Sentence("", "the other ranks' times ended with their session")
     if facts.exchanges is not None:
         yield from _listed("exchanges", _exchanges(facts.exchanges))
-    texts = []
-    if speed_up.predicted is not None:
-        texts.append(f"{speed_up.predicted:.2f} predicted from the ranks' times")
-    if speed_up.measured is not None:
-        texts.append(f"{speed_up.measured:.2f} measured")
+    how = {"predicted": "predicted from the ranks' times", "measured": "measured"}
+    texts = [f"{v:.2f} {how[key]}" for key, v in speed_up.items() if v is not None]
     if texts:
         yield Sentence("speed-up", ", ".join(texts))
     if serial is not None:

@@ -7,6 +7,7 @@ workers than there are cores.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from types import SimpleNamespace
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -229,7 +230,7 @@ class _Exchanging(Simulation):
         n, size = len(self.workers), self._start.size
         is_together = self.rule.order == "together"
         how = n, n if is_together else 0, is_together
-        self._centre = Centre(self._graphs, size, *how, _OwnMemory)
+        self._centre = Centre(self._graphs, size, *how, _own_memory)
         self._centre.fill(self._start)
         self._sweepers = []
         for rank, worker in enumerate(self.workers):
@@ -285,7 +286,7 @@ class _Gossiping(Simulation):
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
         n, dtype, size = len(self.workers), self._start.dtype, self._start.size
-        self._boxes = Mailboxes(self.rule, dtype, size, n, _OwnMemory)
+        self._boxes = Mailboxes(self.rule, dtype, size, n, _own_memory)
         self._boxes.fill(self._start)
         self._to = [self.rule.destinations(rank, n) for rank in range(n)]
 
@@ -307,11 +308,9 @@ class _Gossiping(Simulation):
         return self._boxes.average([worker["w"] for worker in self.workers])
 
 
-class _OwnMemory:
-    """Memory that no other process sees."""
-
-    def __init__(self, nbytes: int) -> None:
-        self._bytes = np.zeros(nbytes, np.uint8)
-
-    def array(self, dtype: Any, shape: tuple[int, ...], offset: int) -> np.ndarray:
-        return np.ndarray(shape, dtype, self._bytes, offset)
+def _own_memory(nbytes: int) -> Any:
+    """Return memory that no other process sees, with the method that segments have."""
+    memory = np.zeros(nbytes, np.uint8)
+    return SimpleNamespace(
+        array=lambda dtype, shape, offset: np.ndarray(shape, dtype, memory, offset)
+    )

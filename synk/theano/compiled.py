@@ -28,17 +28,10 @@ _NOT_GIVEN = object()
 class In(_In):
     """An input of `function` with options; PyTensor's, with a value.
 
-    Parameters
-    ----------
-    value : object, optional
-        Its value where a call gives none. A `Container`, as ``f.container[s]``, or a
-        shared variable: what another function and this one have in common.
-    update : Variable, optional
-        Its next value, computed by a call. A call that gives a value sets it before.
-    implicit : bool, optional
-        Whether calls may not give a value; by default if `value` is shared.
-    variable, name, mutable, **options
-        As in PyTensor.
+    `value` is its value where a call gives none; a `Container`, as ``f.container[s]``,
+    or a shared variable is what another function and this one have in common. `update`
+    is its next value, computed by a call; one that gives a value sets it before. Calls
+    may not give it if it is `implicit`, by default if `value` is shared.
     """
 
     def __init__(
@@ -171,10 +164,17 @@ class _LookedInto:
         self.container[item].value = value
 
 
-class Compiled(_LookedInto, Function):
-    """A compiled function of PyTensor's that can be looked into."""
+class Compiled(Function, _LookedInto):
+    """A compiled function of PyTensor's that can be looked into.
+
+    PyTensor's class comes first: a function that is given this one keeps its layout.
+    """
 
     __slots__ = ()
+    value = _LookedInto.value
+    __contains__ = _LookedInto.__contains__
+    __getitem__ = _LookedInto.__getitem__
+    __setitem__ = _LookedInto.__setitem__
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the function; of `output_subset`, the numbers of some outputs, those.

@@ -116,17 +116,9 @@ def h_softmax(
 
     The probability of each row's target, shape (batch_size,); without a target, of all
     outputs, shape (batch_size, n_outputs). (Goodman, "Classes for fast maximum entropy
-    training", ICASSP 2001.)
-
-    Parameters
-    ----------
-    x : matrix of shape (batch_size, features)
-    W1, b1 : of shapes (features, n_classes) and (n_classes,)
-        Of the first level.
-    W2, b2 : of shapes (n_classes, features, k) and (n_classes, k)
-        Of the second, with ``k = n_outputs_per_class``.
-    target : vector of int, optional
-        One output for each row.
+    training", ICASSP 2001.) `W1` and `b1` of the first level have the shapes (features,
+    n_classes) and (n_classes,); those of the second (n_classes, features, k) and
+    (n_classes, k), with ``k = n_outputs_per_class``.
     """
     x = pt.as_tensor_variable(x)
     W2, b2 = pt.as_tensor_variable(W2), pt.as_tensor_variable(b2)

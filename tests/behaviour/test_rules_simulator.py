@@ -345,22 +345,15 @@ def test_gem_is_clipped():
     assert GEM(1).clip == 5
 
 
-def test_gem_of_a_centre_that_rests_is_momentum_times_kappa():
-    rule = GEM(1, 0.1, 0.5, 1.5, order="turns", epsilon=1e-300)
-    found = run(rule, lambda w, rank, k: w - (rank == 0), [0, 1], 2, [0.0])
-    close(found.centre, [-0.15])
-
-
-def test_the_first_exchange_of_gem_is_no_loss():
-    """With a stale centre of 0 the first D is the parameters themselves."""
+def test_the_first_steps_of_gem():
+    """Of a centre that rests, of one that is far from 0, and where u is -epsilon."""
+    rests = GEM(1, 0.1, 0.5, 1.5, order="turns", epsilon=1e-300)
+    found = run(rests, lambda w, rank, k: w - (rank == 0), [0, 1], 2, [0.0])
+    close(found.centre, [-0.15])  # momentum times kappa
     found = run(GEM(1, 0.1), lambda w, rank, k: w - 1.0, 1, 1, [100.0])
     close(found.centre, [100 - 0.2])
-
-
-def test_gem_divides_by_no_zero():
-    """u = -epsilon did, where epsilon was inside of the absolute value."""
-    rule = GEM(1, 1.0, epsilon=1e-12)
-    found = run(rule, lambda w, rank, k: w + [0.0, -1e-12], 3, 1, [0.0, 0.0])
+    small = GEM(1, 1.0, epsilon=1e-12)
+    found = run(small, lambda w, rank, k: w + [0.0, -1e-12], 3, 1, [0.0, 0.0])
     assert np.isfinite(found.centre).all()
     assert found.centre[0] == 0
 

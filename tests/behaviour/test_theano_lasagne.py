@@ -10,8 +10,8 @@ import theano
 import theano.tensor as T
 from children import in_a_child
 from graph_groups import Graph, Group
-from lasagne import init, nonlinearities, objectives, regularization, utils
 from lasagne import layers as L
+from lasagne import nonlinearities, objectives, regularization, utils
 from lasagne import updates as rules
 from lasagne.nonlinearities import softmax, tanh
 from lasagne.theano_extensions import conv, padding
@@ -271,20 +271,6 @@ FUNCTIONS = {
 
 def test_functions_give_what_numpy_gives_and_are_differentiated():
     group("functions").check()
-
-
-def test_utilities():
-    assert init.Normal().sample((3, 2)).dtype == theano.config.floatX
-    np.testing.assert_array_equal(utils.one_hot(CLASSES).eval(), np.eye(4)[CLASSES])
-    np.testing.assert_allclose(utils.compute_norms(X), np.sqrt((X**2).sum(axis=0)))
-    variable = T.matrix()
-    assert utils.as_theano_expression(variable) is variable
-    np.testing.assert_array_equal(utils.as_theano_expression(X).eval(), X)
-    with pytest.raises(TypeError, match="not a Theano expression"):
-        utils.as_theano_expression(object())
-    assert utils.shared_empty(3).get_value().shape == (1, 1, 1)
-    param = utils.create_param(init.Constant(3.0), (2, 5), name="p")
-    assert utils.create_param(param, (2, 5)) is param
 
 
 # Which make the same of other variables, and take long to compile.

@@ -198,7 +198,7 @@ def test_the_parts_of_a_calls_time_add_up(serial, seed):
     for rank, (rows, own, common, *late) in enumerate(rng.uniform(0, 10, (n, 5))):
         ranks.append(RankTimes(rank, 1, rows, own + common, common, 0.0, *late))
     call = 55.0  # longer than any rank is busy
-    lost = vars(losses(ranks, call, serial)).copy()
+    lost = losses(ranks, call, serial)
     alone, parts = time_alone(ranks), lost.pop("parts")
     assert call == pytest.approx(alone / n + sum(lost.values()))
     assert min(lost.values()) >= 0
