@@ -1,12 +1,12 @@
 """What has launched this process, by its environment, and which cores it may use.
 
 Before `MPI.Init` only the environment tells whether there are other processes, and
-ranks are forked before that. Nothing of MPI itself is here.
+ranks are forked before that.
 
 Launchers bind the processes that they start, mpirun each to one core if they are two,
 srun each to one if nobody has asked for more. A node's master forks a rank for each of
-its cores: bound to one it would have one rank. So it takes more, but none that may be
-another job's: where a job has a part of a host alone, what it is bound to stays.
+its cores. So it takes more, but none that may be another job's: where a job has a part
+of a host alone, what it is bound to stays.
 """
 
 from __future__ import annotations

@@ -1,11 +1,10 @@
 """Mapped memory: in huge pages, known to devices, and there before it is read.
 
-Huge pages, 2 MiB in place of 4 KiB: small ones make a core take 1.2 to 2 times as long
-to read rows, and far longer to write to them first. The kernel's settings leave shared
-memory in small pages nearly everywhere (``transparent_hugepage/shmem_enabled`` is
-"never"). But a process may ask for a range to be collapsed into huge pages, from Linux
-6.1 on, whatever is set, save for "deny". It wants memory that is mapped at an address
-that fits.
+Small pages, of 4 KiB and not 2 MiB, make a core take 1.2 to 2 times as long to read
+rows, and far longer to write to them first. The kernel's settings leave shared memory
+in small pages nearly everywhere (``transparent_hugepage/shmem_enabled`` is "never").
+But a process may ask for a range to be collapsed into huge pages, from Linux 6.1 on,
+whatever is set, save for "deny", where it is mapped at an address that fits.
 """
 
 from __future__ import annotations

@@ -1,16 +1,13 @@
 """A rank's way to its GPU and back: rows go straight into memory of JAX's.
 
-A GPU reads the host's memory by itself, and at its full rate, where that is pinned,
-which the driver is told of. A rank has its own mapping of a segment pinned when it
-first takes rows from that, and undoes it before the mapping goes. What cannot be pinned
-goes through a buffer that is; where there is none either, rows are left to JAX's own
-copy.
+A GPU reads the host's memory at its full rate where that is pinned. A rank has its own
+mapping of a segment pinned when it first takes rows from that, and undoes it before the
+mapping goes. What cannot be pinned goes through a buffer that is; where there is none
+either, rows are left to JAX's own copy.
 
-Adjacent rows of a segment are one copy, and so is each run of adjacent rows among
-selected ones if these runs are long. Short ones are gathered into pinned memory first,
-by several threads: the GPU copies the first of them while the host gathers the next.
-
-How copies are made is in `cuda`.
+Adjacent rows of a segment are one copy (`cuda`), and so is each long run of adjacent
+rows among selected ones. Short ones are gathered into pinned memory first, by several
+threads: the GPU copies the first of them while the host gathers the next.
 """
 
 from __future__ import annotations

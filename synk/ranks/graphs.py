@@ -5,10 +5,9 @@ ten kB of C code in it, and for every variable the lines of the script that made
 again and again. Both are sent once.
 
 What a script defines, cloudpickle sends by value: on a rank it is another class. But
-numba and JAX know how to compile an Op by its class, and what a script has told them
-before the fork, ranks know of the class that they have. So graphs name that one.
-Likewise of Ops that ``wrap_py`` has made of functions of the script: these read its
-global variables, which ranks have too, and which would be sent along.
+what a script has told numba and JAX of an Op before the fork, ranks know of the class
+that they have. So graphs name that one. Likewise of Ops that ``wrap_py`` has made of
+functions of the script: these read its global variables, which ranks have too.
 """
 
 from __future__ import annotations

@@ -6,12 +6,10 @@ A list of variables has a row for each rank, in which values lie side by side::
     rank 1   | weights | bias |  ...  |      on rank r is a view of its place in row r
 
 So a network's gradients are reduced as one array, and what is reduced again as it is
-need not be copied. A function that updates a variable makes a new array, which the next
-reduction copies to its place.
-
-Results go to the rows that values were copied to. Where a value still lies in its place
-on some rank, it would be lost if the reduction is stopped on its way: then they go to a
-second side, rows like the first, and the variables lie there from then on.
+need not be copied. Results go to the rows that values were copied to. Where a value
+still lies in its place on some rank, it would be lost if the reduction is stopped on
+its way: then they go to a second side, rows like the first, where the variables lie
+from then on.
 """
 
 from __future__ import annotations

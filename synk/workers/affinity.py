@@ -275,11 +275,10 @@ class Variables:
 class ThreadPools:
     """Threads of BLAS and OpenMP libraries that are loaded: `cap`, then `restore`.
 
-    Made by the master before it forks, and inherited by the ranks. A fork ends the
-    threads of OpenBLAS, and whoever sets their number then starts them again, to watch
-    for work for some 30 ms each: when every rank did that, it was half the cost of a
-    session on two cores. The number itself comes through a fork, so it is set before,
-    and afterwards only where it is another.
+    A fork ends the threads of OpenBLAS, and whoever sets their number then starts them
+    again, to watch for work for some 30 ms each: when every rank did that, it was half
+    the cost of a session on two cores. The number itself comes through a fork, so the
+    master sets it before, and afterwards it is set only where it is another.
     """
 
     def __init__(self) -> None:
