@@ -29,7 +29,7 @@ from ..reduce_tree import depth, push
 ERRORS = (*ORDINARY, NumbaError)
 """What a loop raises that does not compile, or an Op in it."""
 
-_VERSION = 3
+_VERSION = 4
 """Of all code below that a loop calls, or is made of; raised when it changes."""
 
 
@@ -147,7 +147,7 @@ def _source(
             each.append(f"all{k}[number] = y{i}")
         elif way is not None:
             begin.append(f"all{k} = y{i}.copy()")
-            each += ["if start:", f"    take_{way}(all{k}, y{i})"]
+            each += ["if start:", f"    {_UFUNCS[way]}(all{k}, y{i}, all{k})"]
     lines = [
         f"def loop(size, first, room, {given}):",
         f"    rows = len(x{list(cuts).index('rows')})",
@@ -210,31 +210,8 @@ def _room_for_all(value, blocks):
     return np.empty((blocks, *value.shape), value.dtype)
 
 
-@njit
-def _take_sum(total, value):
-    for i in np.ndindex(total.shape):
-        total[i] += value[i]
-
-
-@njit
-def _take_prod(total, value):
-    for i in np.ndindex(total.shape):
-        total[i] *= value[i]
-
-
-@njit
-def _take_min(total, value):
-    for i in np.ndindex(total.shape):
-        if value[i] < total[i] or value[i] != value[i]:  # NaN wins, as in numpy
-            total[i] = value[i]
-
-
-@njit
-def _take_max(total, value):
-    for i in np.ndindex(total.shape):
-        if value[i] > total[i] or value[i] != value[i]:
-            total[i] = value[i]
-
+_UFUNCS = {"sum": "add", "prod": "multiply", "min": "minimum", "max": "maximum"}
+"""What takes a block's value into that of others; NaN wins, as in numpy."""
 
 _NAMES = {
     "DIFFER": "blocks of rows give outputs of different shapes",
@@ -244,10 +221,7 @@ _NAMES = {
     "push": push,
     "room_for": _room_for,
     "room_for_all": _room_for_all,
-    "take_max": _take_max,
-    "take_min": _take_min,
-    "take_prod": _take_prod,
-    "take_sum": _take_sum,
+    **{name: getattr(np, name) for name in _UFUNCS.values()},
     "with_range": _with_range,
     "zeros": np.zeros,
 }
