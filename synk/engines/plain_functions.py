@@ -1,9 +1,9 @@
 """Plain PyTensor functions of shared variables that synk's functions update, too.
 
-They may update variables themselves, which the ledger must see. Mostly a variable's new
-value is a new object. But compiled code may write it over the old one, in the same
-array, and then nothing tells that there is another value. And they may read what synk
-has computed by JAX, whose arrays the code of other modes does not know.
+They may update variables themselves, which the ledger must see: compiled code may write
+a new value over the old one, in the same array, and then nothing tells of it. And they
+may read what synk has computed by JAX, whose arrays the code of other modes does not
+know.
 
 PyTensor has no place to be told of calls. So **while a process has ranks**, calls of
 `pytensor.compile.Function` go through `_call_and_tell`, which takes some 0.3 us: it
@@ -11,9 +11,8 @@ makes numpy's arrays of JAX's before a function reads them, and says of which va
 a function has made updates after it. Without ranks PyTensor is as it was.
 
 Values of a variable that is in a function for JAX are numpy's to the script
-(`show_numpys`): JAX's arrays cannot be written to, and which engine makes a call is not
-the script's affair. What PyTensor calls the internal type is still there for who asks
-for it (``return_internal_type=True``).
+(`show_numpys`): which engine makes a call is not the script's affair. What PyTensor
+calls the internal type is still there (``return_internal_type=True``).
 
 ``maker.inputs`` and ``input_storage``, which belong together one by one, are as in
 PyTensor 2.38 to 3.3; ``test_shared_variables_values.py`` tells when that changes.

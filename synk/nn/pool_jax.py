@@ -1,21 +1,14 @@
 """Pooling in JAX: XLA's windowed reduction; its adjoints as sums over places.
 
-That is slow on the CPU, which has a way of its own: `_Windows`. Elsewhere pixels
-are compared with a window's maximum, and a barrier has all who read the pixels read the
-same ones; the CPU's XLA drops barriers before it decides what to compute anew.
+A barrier has all who read the pixels read the same ones, so that a maximum is equal to
+one of them. The CPU's XLA drops barriers before it decides what to compute anew, and
+reduces windows a pixel at a time; so it has a way of its own, `_Windows`.
 
-Pooling in JAX on the CPU: an axis at a time, by loops that vectorize.
-
-XLA reduces windows there a pixel at a time; with the pixels' places, which the gradient
-of maxima takes, in five times that. A reduction along an axis other than the last takes
-whole rows; so the windows' pixels are laid out along an axis of their own, for each of
-the image's axes in turn. Channels come last meanwhile: that is how XLA convolves, so
-between convolutions nothing is transposed.
-
-Which pixels are a window's maximum is told by that same reduction, as a bit for each
-place in the window. To compare pixels with the maximum afterwards would not do: XLA may
-compute them anew for that, with other roundings, and then none is equal to it. What a
-reduction gives is not computed anew.
+A reduction along an axis other than the last takes whole rows there. So the windows'
+pixels are laid out along an axis of their own, for each of the image's axes in turn.
+Channels come last meanwhile: that is how XLA convolves, so between convolutions nothing
+is transposed. Which pixels are a window's maximum is told by that same reduction, as a
+bit for each place in the window: what a reduction gives is not computed anew.
 
 ``python tests/bench/conv.py`` has the figures.
 """

@@ -32,7 +32,7 @@ def as_int(value: Any, what: str) -> int:
 
 def as_ints(values: Any, ndim: int, what: str, least: int) -> tuple[int, ...]:
     """Return an int for each of `ndim` axes; one int stands for all of them."""
-    if isinstance(values, (int,)) or not isinstance(values, Sequence):
+    if not isinstance(values, Sequence):
         values = [values] * ndim
     numbers = tuple(as_int(value, what) for value in values)
     if len(numbers) != ndim:

@@ -34,8 +34,9 @@ IS_NEEDED = tuple(map(int, re.findall(r"\d+", pytensor.__version__)[:3])) < (3, 
 """Whether this PyTensor does not declare layouts itself."""
 
 
-def _own_key(what: str, key: str | None) -> str | None:
-    return key and hashlib.sha256(f"{key}, synk {what} {_VERSION}".encode()).hexdigest()
+def own_key(key: str | None, *facts: Any) -> str | None:
+    """Return a key of code in PyTensor's cache, made of the key of PyTensor's code."""
+    return key and hashlib.sha256(f"{key}, synk {facts}".encode()).hexdigest()
 
 
 # -- transposes
@@ -60,7 +61,7 @@ def with_layout(node: Apply, view: Callable, key: str | None) -> tuple | None:
     def with_declaration(x):
         return declare(view(x), x)
 
-    return with_declaration, _own_key(order, key)
+    return with_declaration, own_key(key, order, _VERSION)
 
 
 @cache
@@ -98,9 +99,9 @@ def product(node: Apply, blas: Callable, key: str | None) -> tuple | None:
     by_column, of_row = _products()
     # PyTensor's key does not tell a node's types, which choose the function here.
     if len(left) == 2 and (len(right) == 1 or right[1:] == (1,)):
-        return by_column, _own_key("by column", key)
+        return by_column, own_key(key, "by column", _VERSION)
     if len(right) == 2 and left[:1] == (1,):
-        return of_row, _own_key("of row", key)
+        return of_row, own_key(key, "of row", _VERSION)
     return None
 
 

@@ -11,7 +11,6 @@ in the place of a call marks the caller.
 
 from __future__ import annotations
 
-import hashlib
 import inspect
 from collections.abc import Callable
 from functools import cache
@@ -20,6 +19,8 @@ from typing import Any
 import pytensor.scalar as ps
 import pytensor.scalar.math as psm
 from pytensor.graph.basic import Apply
+
+from .numba_arrays import own_key
 
 _VERSION = 7
 """To be raised with every change of this file, or of those that have the functions;
@@ -37,7 +38,7 @@ def function(
     name, dtype = KINDS.get(type(node.op)), _dtype(node)
     if name is None or dtype is None:
         return None
-    return _functions(dtype)[name], _own_key(key or f"{name} of {dtype}")
+    return _functions(dtype)[name], own_key(key or f"{name} of {dtype}", _VERSION)
 
 
 def composite(
@@ -52,7 +53,7 @@ def composite(
     from pytensor.link.numba.dispatch import basic
 
     inner = basic.numba_njit(theirs.py_func, forceinline=True)
-    return _within_caller(inner), _own_key(key)
+    return _within_caller(inner), own_key(key, _VERSION)
 
 
 KINDS: dict[type, str] = {
@@ -74,10 +75,6 @@ def _dtype(node: Apply) -> str | None:
     variables: list[Any] = [*node.inputs, *node.outputs]
     found = {var.type.dtype for var in variables}
     return found.pop() if found in ({"float64"}, {"float32"}) else None
-
-
-def _own_key(key: str | None) -> str | None:
-    return key and hashlib.sha256(f"{key}, synk {_VERSION}".encode()).hexdigest()
 
 
 @cache
