@@ -70,9 +70,7 @@ class AllReduce(_Identity):
         """Return the shape of the input, which comes last of PyTensor's arguments."""
         return args[-1]
 
-    def pullback(
-        self, inputs: Sequence, outputs: Sequence, cotangents: Sequence
-    ) -> list[Variable]:
+    def pullback(self, inputs: Any, outputs: Any, cotangents: Any) -> list[Variable]:
         """Return the gradient: the cotangents of all ranks, combined by the same op.
 
         A rank's value enters the result of every rank.
@@ -134,9 +132,7 @@ class Local(ViewOp):
 
     __props__ = ()
 
-    def pullback(
-        self, inputs: Sequence, outputs: Sequence, cotangents: Sequence
-    ) -> list[Variable]:
+    def pullback(self, inputs: Any, outputs: Any, cotangents: Any) -> list[Variable]:
         """Return the gradient, which is the rank's own as well."""
         return [local(cotangents[0])]
 
@@ -152,9 +148,7 @@ class AllRows(ViewOp):
 
     __props__ = ()
 
-    def pullback(
-        self, inputs: Sequence, outputs: Sequence, cotangents: Sequence
-    ) -> list[Variable]:
+    def pullback(self, inputs: Any, outputs: Any, cotangents: Any) -> list[Variable]:
         """Return the gradient: this rank's rows of the sum of all ranks' cotangents."""
         return list(OwnRows().make_node(cotangents[0], inputs[0]).outputs)
 
@@ -179,9 +173,7 @@ class OwnRows(_Identity):
         """Tell that the second input is there for its rows' number alone."""
         return [[True], [False]]
 
-    def pullback(
-        self, inputs: Sequence, outputs: Sequence, cotangents: Sequence
-    ) -> list[Variable]:
+    def pullback(self, inputs: Any, outputs: Any, cotangents: Any) -> list[Variable]:
         """Return the gradient: the cotangents of all ranks' rows."""
         return [all_gather(cotangents[0]), DisconnectedType()()]
 

@@ -46,9 +46,7 @@ class KernelOp(Op):
         """Return what is known of it when a graph is made: ints, or None."""
         return self.shape(*shapes)
 
-    def gradients(
-        self, inputs: Sequence[Variable], output: Variable, cotangent: Variable
-    ) -> list[Variable | None]:
+    def gradients(self, inputs: Sequence, output: Any, cotangent: Any) -> list[Any]:
         """Return the gradient by each input; None where it has none."""
         raise NotImplementedError
 
@@ -75,9 +73,7 @@ class KernelOp(Op):
         """
         return [tuple(self.shape(*args[-1]))]
 
-    def pullback(
-        self, inputs: Sequence, outputs: Sequence, cotangents: Sequence
-    ) -> list[Variable]:
+    def pullback(self, inputs: Any, outputs: Any, cotangents: Any) -> list[Variable]:
         """Return the gradients."""
         found = self.gradients(inputs, outputs[0], cotangents[0])
         return [disconnected_type() if g is None else g for g in found]

@@ -42,9 +42,7 @@ class Conv(ConvOp):
             return (x[0], w[0], *(None,) * self.ndim)
         return self.outputs_shape(x, w)
 
-    def gradients(
-        self, inputs: Sequence[Variable], output: Variable, cotangent: Variable
-    ) -> list[Variable | None]:
+    def gradients(self, inputs: Sequence, output: Any, cotangent: Any) -> list[Any]:
         """Return the two adjoints."""
         x, w = inputs
         return [
@@ -63,9 +61,7 @@ class ConvInputs(ConvOp):
         """Return the shape of the inputs."""
         return shapes[0]
 
-    def gradients(
-        self, inputs: Sequence[Variable], output: Variable, cotangent: Variable
-    ) -> list[Variable | None]:
+    def gradients(self, inputs: Sequence, output: Any, cotangent: Any) -> list[Any]:
         """Return the gradients by filters and outputs."""
         _, w, y = inputs
         by_filters = self.sibling(ConvFilters)(cotangent, w, y)
@@ -82,9 +78,7 @@ class ConvFilters(ConvOp):
         """Return the shape of the filters."""
         return shapes[1]
 
-    def gradients(
-        self, inputs: Sequence[Variable], output: Variable, cotangent: Variable
-    ) -> list[Variable | None]:
+    def gradients(self, inputs: Sequence, output: Any, cotangent: Any) -> list[Any]:
         """Return the gradients by inputs and outputs."""
         x, _, y = inputs
         by_inputs = self.sibling(ConvInputs)(x, cotangent, y)
@@ -132,9 +126,7 @@ class LikeInputs(KernelOp):
         w, y = arrays
         return jnp.zeros(self.shape(w.shape, y.shape), y.dtype)
 
-    def gradients(
-        self, inputs: Sequence[Variable], output: Variable, cotangent: Variable
-    ) -> list[Variable | None]:
+    def gradients(self, inputs: Sequence, output: Any, cotangent: Any) -> list[Any]:
         """Zeros depend on nothing."""
         return [None, None]
 

@@ -8,7 +8,6 @@ from typing import Any, ClassVar
 
 import numpy as np
 import pytensor.tensor as pt
-from pytensor.graph.basic import Variable
 
 from .base import KernelOp, as_floats
 from .convops import of_shape
@@ -98,9 +97,7 @@ class Patches(KernelOp):
         columns = np.arange(along)[:, None] * self.step[1] + np.arange(self.size[1])
         return rows[:, None, :, None], columns[None, :, None, :]
 
-    def gradients(
-        self, inputs: Sequence[Variable], output: Variable, cotangent: Variable
-    ) -> list[Variable | None]:
+    def gradients(self, inputs: Sequence, output: Any, cotangent: Any) -> list[Any]:
         """Return the adjoint."""
         adjoint = PatchesSum(self.size, self.step, self.exact)
         return [adjoint(inputs[0], cotangent)]
@@ -118,9 +115,7 @@ class PatchesSum(Patches):
 
     static_shape = shape
 
-    def gradients(
-        self, inputs: Sequence[Variable], output: Variable, cotangent: Variable
-    ) -> list[Variable | None]:
+    def gradients(self, inputs: Sequence, output: Any, cotangent: Any) -> list[Any]:
         """Return the adjoint."""
         return [None, Patches(self.size, self.step, self.exact)(cotangent)]
 

@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 import pytensor.tensor as pt
-from pytensor.graph.basic import Apply, Constant, Variable
+from pytensor.graph.basic import Apply, Constant
 from pytensor.tensor.type import TensorType
 
 from . import numpy_kernels, pool_jax
@@ -128,9 +128,7 @@ class Pool(PoolOp):
             return (*first, *[None] * self.ndim)
         return (*first, *how.pooled(last))
 
-    def gradients(
-        self, inputs: Sequence[Variable], output: Variable, cotangent: Variable
-    ) -> list[Variable | None]:
+    def gradients(self, inputs: Sequence, output: Any, cotangent: Any) -> list[Any]:
         """Return the adjoint."""
         x, sizes = inputs
         if self.mode != "max":
@@ -147,9 +145,7 @@ class _LikeImages(PoolOp):
         """Return the Op that the gradient by the third tensor takes."""
         raise NotImplementedError
 
-    def gradients(
-        self, inputs: Sequence[Variable], output: Variable, cotangent: Variable
-    ) -> list[Variable | None]:
+    def gradients(self, inputs: Sequence, output: Any, cotangent: Any) -> list[Any]:
         """Return the adjoint; with the images the result jumps, or does not change."""
         x, y, _, sizes = inputs
         adjoint = self.adjoint()

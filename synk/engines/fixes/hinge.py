@@ -80,12 +80,11 @@ def _classes(mask: Any) -> Any:
     if not node.op.set_instead_of_inc or len(node.inputs) != 4:
         return None
     zeros, one, rows, classes = node.inputs
-    made = all(var.owner for var in (zeros, rows)) and _value(one) == 1
-    if not (made and isinstance(zeros.owner.op, Alloc)):
+    alloc, arange = zeros.owner, rows.owner
+    if alloc is None or not isinstance(alloc.op, Alloc) or _value(alloc.inputs[0]) != 0:
         return None
-    if _value(zeros.owner.inputs[0]) != 0 or not isinstance(rows.owner.op, ARange):
-        return None
-    return classes
+    is_of_rows = arange is not None and isinstance(arange.op, ARange)
+    return classes if is_of_rows and _value(one) == 1 else None
 
 
 def _one_minus(mask: Any) -> Any:

@@ -22,7 +22,7 @@ from pytensor.graph.basic import Apply
 
 from .numba_arrays import own_key
 
-_VERSION = 7
+_VERSION = 8
 """To be raised with every change of this file, or of those that have the functions;
 and when they move, as code on disk refers to them by their modules."""
 

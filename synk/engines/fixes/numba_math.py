@@ -69,34 +69,28 @@ _E2, _E3, _E4, _E5, _E6, _E7, _E8, _E9, _E10, _E11, _E12, _E13 = (
 )
 
 
-@intrinsic
-def _bits(typingctx, x):
-    """Return the bits of a float64 as a whole number."""
+def instruction(returned: Any, given: Any, emit: Callable[[Any, Any], Any]) -> Any:
+    """Return LLVM's instructions, of a builder and a value, for compiled functions."""
 
-    def codegen(context, builder, signature, args):
-        return builder.bitcast(args[0], ir.IntType(64))
+    @intrinsic
+    def made(typingctx, x):
+        def codegen(context, builder, signature, args):
+            return emit(builder, args[0])
 
-    return types.int64(types.float64), codegen
+        return returned(given), codegen
 
-
-@intrinsic
-def _float(typingctx, bits):
-    """Return the float64 of these bits."""
-
-    def codegen(context, builder, signature, args):
-        return builder.bitcast(args[0], ir.DoubleType())
-
-    return types.float64(types.int64), codegen
+    return made
 
 
-@intrinsic
-def _exponent(typingctx, bits):
-    """Return the bits from the 52nd on: AVX2 shifts vectors so, but not signed ones."""
-
-    def codegen(context, builder, signature, args):
-        return builder.lshr(args[0], ir.Constant(ir.IntType(64), 52))
-
-    return types.int64(types.int64), codegen
+_WORD = ir.IntType(64)
+_bits = instruction(types.int64, types.float64, lambda b, x: b.bitcast(x, _WORD))
+"""The bits of a float64 as a whole number."""
+_float = instruction(types.float64, types.int64, lambda b, x: b.bitcast(x, _DOUBLE))
+"""The float64 of these bits."""
+_exponent = instruction(
+    types.int64, types.int64, lambda b, x: b.lshr(x, ir.Constant(_WORD, 52))
+)
+"""The bits from the 52nd on: AVX2 shifts vectors so, but not signed ones."""
 
 
 def polynomial(
@@ -106,18 +100,14 @@ def polynomial(
     *lower, highest = [ir.Constant(kind, float(c)) for c in coefficients]
     of = types.float64 if kind == _DOUBLE else types.float32
 
-    @intrinsic
-    def value(typingctx, x):
-        def codegen(context, builder, signature, args):
-            result = highest
-            for coefficient in reversed(lower):
-                result = builder.fmul(result, args[0], flags=["contract"])
-                result = builder.fadd(result, coefficient, flags=["contract"])
-            return result
+    def emit(builder: Any, x: Any) -> Any:
+        result = highest
+        for coefficient in reversed(lower):
+            result = builder.fmul(result, x, flags=["contract"])
+            result = builder.fadd(result, coefficient, flags=["contract"])
+        return result
 
-        return of(of), codegen
-
-    return value
+    return instruction(of, of, emit)
 
 
 @numba.njit(**OPTIONS)

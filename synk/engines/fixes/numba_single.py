@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import numba
 import numpy as np
@@ -22,7 +23,7 @@ from numba import types
 from numba.extending import intrinsic
 
 from . import numba_gamma
-from .numba_math import OPTIONS, made_of, polynomial
+from .numba_math import OPTIONS, instruction, made_of, polynomial
 
 _WORD = ir.IntType(32)
 _FLOAT = ir.FloatType()
@@ -41,20 +42,16 @@ _LOG = polynomial([0.66666662693, 0.40000972152, 0.28498786688, 0.24279078841], 
 """Of (log((1 + s) / (1 - s)) / s - 2) / s**2, in s**2."""
 
 
-@intrinsic
-def _power(typingctx, k):
-    """Return 2**k of a whole number as a float32, -126 <= k <= 127.
+def _emit_power(builder: Any, k: Any) -> Any:
+    # The last bits of 1.5 * 2**23 + (k + 127) are those of k + 127, and a shift leaves
+    # nothing but them.
+    moved = builder.fadd(k, ir.Constant(_FLOAT, 1.5 * 2**23 + 127))
+    bits = builder.shl(builder.bitcast(moved, _WORD), ir.Constant(_WORD, 23))
+    return builder.bitcast(bits, _FLOAT)
 
-    The last bits of 1.5 * 2**23 + (k + 127) are those of k + 127, and a shift leaves
-    nothing but them.
-    """
 
-    def codegen(context, builder, signature, args):
-        moved = builder.fadd(args[0], ir.Constant(_FLOAT, 1.5 * 2**23 + 127))
-        bits = builder.shl(builder.bitcast(moved, _WORD), ir.Constant(_WORD, 23))
-        return builder.bitcast(bits, _FLOAT)
-
-    return types.float32(types.float32), codegen
+_power = instruction(types.float32, types.float32, _emit_power)
+"""2**k of a whole number as a float32, -126 <= k <= 127."""
 
 
 @intrinsic
