@@ -75,6 +75,7 @@ class Recorder:
         ----------
         count : int
         cost, error : float
+            Of the sub-batch.
         """
         self._trained.append((float(cost), float(error)))
 
@@ -87,6 +88,7 @@ class Recorder:
         ----------
         count : int
         cost, error, error_top5 : float
+            Of the sub-batch.
         """
         self._validated.append((float(cost), float(error), float(error_top5)))
 

@@ -262,7 +262,7 @@ class Filled(_LookedInto):
             results = self._compiled(*values, **kwargs)
         finally:
             for slot in self._slots:
-                if slot.default is not None:
+                if slot.state is not None and slot.default is not None:
                     slot.state.container.value = slot.default
         return results if names is None else dict(zip(names, results, strict=True))
 

@@ -179,7 +179,15 @@ class History:
         seconds: Sequence[float],
         numbers: Mapping[str, float],
     ) -> None:
-        """Take note of an epoch: losses, rows and seconds of its steps, and numbers."""
+        """Take note of an epoch.
+
+        Parameters
+        ----------
+        losses, rows, seconds : sequence
+            Of its steps.
+        numbers : mapping of str to float
+            What else is known of it.
+        """
         self.losses += [float(loss) for loss in losses]
         self.step_rows += rows
         self.step_seconds += seconds
