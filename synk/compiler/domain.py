@@ -18,9 +18,10 @@ by induction, for any number of ranks with any numbers of rows:
 ====================  ================================================================
 
 Rows need not stand one after the other. Reshaped from (t, n, k) to (t n, k) they come
-in t blocks with all rows in each. Their `Layout` says so: the equation
-is that of the array with the blocks as an axis of their own. Where all rows have the
-same value they have any layout, as zeros have.
+in t blocks with all rows in each; ``x[::-1]`` has the last row first. Their `Layout`
+says so: the equation is that of the array with the blocks as an axis of their own, and
+the parts in the order of the layout. Where all rows have the same value they have any
+layout, as zeros have.
 
 Values are known *up to a power of n*, the number of a rank's rows: with ``power=p``, it
 is the value divided by n**p that fulfils the equation. So means are understood:
@@ -80,6 +81,7 @@ class Layout:
     """How rows stand along their axis."""
 
     blocks: Length = ONE  # how often all come, each time some entries of each
+    reverse: bool = False  # whether the last rank's come first
     # How long each block is, if that is known. It follows from the blocks and the
     # axis's length, and tells of axes of equal length whether their blocks are equal.
     block: Length | None = field(default=None, compare=False)
@@ -87,7 +89,7 @@ class Layout:
     def agrees(self, other: Layout) -> bool:
         """Tell whether another axis, equally long, is known to have this layout."""
         same = self.block is not None and self.block == other.block
-        return self.blocks == other.blocks or same
+        return self.reverse == other.reverse and (self.blocks == other.blocks or same)
 
 
 IN_ORDER = Layout()
@@ -171,7 +173,8 @@ def describe(value: Value) -> str:
     if isinstance(value, Sharded):
         text = f"one value for each row, along axis {value.axis}"
         if not value.in_order:
-            text += ", again and again"
+            assert value.layout is not None
+            text += ", from the last" if value.layout.reverse else ", again and again"
         return text + _scale(value.power)
     if isinstance(value, Partial):
         if value.op == "sum" and value.power == -1:

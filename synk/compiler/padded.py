@@ -395,6 +395,10 @@ def _is_free(value: Value) -> bool:
 
 
 def _check(value: Value) -> None:
-    """Raise for rows that a mask selects: theirs are no copies of the last."""
-    if isinstance(value, Sharded) and value.length == "some":
+    """Raise for rows that do not lie as padded ones do."""
+    if not isinstance(value, Sharded):
+        return
+    if value.length == "some":
         raise Refused("selects by a mask")
+    if value.layout is not None and value.layout.reverse:
+        raise Refused("takes some of the rows, or another order of them")

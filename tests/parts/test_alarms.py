@@ -83,9 +83,9 @@ def not_summed(*args, right=reductions.contract):
     return Sharded(0, found.power) if isinstance(found, Partial) else found
 
 
-def any_blocks(self, other):
+def same_direction(self, other):
     """Take blocks of any length for equal."""
-    return True
+    return self.reverse == other.reverse
 
 
 RULES = [
@@ -98,7 +98,7 @@ RULES = [
     (shapes, "_blocks", lambda *args: domain.IN_ORDER, "loops"),
     (domain, "align", in_one_layout, "loops"),
     (inner, "_for_each", lambda *args: Sharded(0, 0, "n", None), "loops"),
-    (domain.Layout, "agrees", any_blocks, "counted"),
+    (domain.Layout, "agrees", same_direction, "counted"),
     (index, "_takes_all", lambda *args: True, "counted"),
 ]
 

@@ -164,9 +164,10 @@ def test_what_the_proof_says_of_loops_and_merged_axes_is_true():
         values = values_of(graph)
         for var in (term.var for term in graph.made):
             kinds["blocks"] += blocks_of(values[var]) != ONE
+            kinds["reverse"] += "reverse=True" in str(values[var])
             kinds[made_by_scan(var), type(values[var]).__name__] += 1
     states = ("all states", "Sharded"), ("last state", "Unknown")
-    for kind in ("blocks", *states):
+    for kind in ("blocks", "reverse", *states):
         assert kinds[kind] > 2, kinds
 
 

@@ -133,6 +133,11 @@ def losses_by_step(x):
     return -pt.log(p[pt.arange(p.shape[0]), labels])
 
 
+def reversed_steps():
+    p, labels = by_step(X3, time_first=True)
+    return p[::-1][pt.arange(p.shape[0]), labels[::-1]]
+
+
 def square_of_graph():
     a, b = pt.matrix(), pt.vector()
     op = OpFromGraph([a, b], [pt.tanh(a @ b), a.sum(axis=0)])
@@ -222,6 +227,7 @@ def accepted():
         ((looked_up() ** 2).sum(), "sum"),
         (losses_by_step(X3).mean(), "avg"),
         (losses_by_step(X3).sum(), "sum"),
+        (reversed_steps().mean(), "avg"),
     ]:
         below = set(ancestors([loss]))
         for of in filter(below.__contains__, (W, V, B, C, TABLE)):
@@ -260,7 +266,8 @@ def refused():
     yield "sort", pt.sort(Y), "Sort"
     yield "cumulative sum", pt.cumsum(X, axis=0), "Cumsum"
     yield "argmax", X.argmax(axis=0), "Argmax"
-    yield "reversed", X[::-1], "Subtensor"
+    yield "reversed and not", X * X[::-1], "Mul"
+    yield "reversed by labels", X[::-1][pt.arange(ROWS), LABELS], "AdvancedSub"
     yield "merged and not split", times_weights(X3), "axis 1"
     yield "split in another way", X.T.flatten().reshape((ROWS, -1)), "Reshape"
     yield "blocks that end within rows", _uneven_blocks(), "Reshape"
@@ -333,7 +340,7 @@ def refused():
     yield (
         "mapped from the last",
         _mapped(lambda x: 2 * x, [X], go_backwards=True),
-        "Subtensor",
+        "from the last",
     )
     yield "means by scan, into rows", layers(X - X.mean()), "Sub"
     yield "means in the step", over_time(lambda xt, s: xt - s.mean(0), [X]), "Sub"

@@ -118,11 +118,11 @@ def _is_alike(array, axis) -> bool:
 
 
 def _concatenated(value: Sharded, parts, counts):
-    """Put the parts together, in the blocks of their layout."""
+    """Put the parts together, in the order and the blocks of their layout."""
     layout = value.layout or Layout()
     blocks = counts[layout.blocks]
     split = []
-    for part in parts:
+    for part in parts[::-1] if layout.reverse else parts:
         axis = part.shape[value.axis]
         if axis % blocks:
             raise ValueError("blocks of unequal length")

@@ -182,9 +182,13 @@ class _Placing:
         }
         met = used.intersection(self.whole.inserted)
 
+        seen: set[Variable] = set()  # what is behind these has found who needs it
+
         def before(var: Variable) -> list[Variable] | None:
-            is_end = var.owner is None or var.owner in of_users
-            return None if is_end else var.owner.inputs  # type: ignore[union-attr]
+            if var in seen or var.owner is None or var.owner in of_users:
+                return None
+            seen.add(var)
+            return var.owner.inputs
 
         def note(given: list[Variable], taker: Taker, variable: Variable) -> None:
             for var in walk(given, before):

@@ -94,13 +94,14 @@ class RowDraws:
         if not (rows.is_counted and rows.in_order):
             raise Refused("draws for rows that are not one after the other")
         rows = replace(rows, layout=IN_ORDER)
-        params = [unlisted(whole.value(var)) for var in inputs[2:]]
-        is_passed = self._are_free(node.op) or (
-            is_one_by_one(node.op) and all(map(is_replicated, params))
-        )
-        if rows.axis == 0 and is_passed:
-            return self._passing(node, inputs, rows)
-        return self._cut(node, inputs, rows)
+        alike = all(is_replicated(unlisted(value)) for value in values[2:])
+        is_free = self._are_free(node.op) or (is_one_by_one(node.op) and alike)
+        is_passed = rows.axis == 0 and is_free
+        made = (self._passing if is_passed else self._cut)(node, inputs, rows)
+        skips = is_passed and self._skips(node)
+        is_apart = rows.axis == 0 and rows.length == "n" and alike
+        self.placed.append((made[1], PlacedDraw(node, skips, is_apart)))
+        return made
 
     def _takes_one(self, draw: Any) -> bool:
         """Tell whether each draw takes one number, whatever the parameters are."""
@@ -135,22 +136,7 @@ class RowDraws:
         _, drawn = whole.again(node, [at_rows, *inputs[1:]]).outputs
         everywhere = [whole.on_all_ranks(whole.whole(var)) for var in params]
         after = self._passed(draw, "all").make_node(stream, every, every, *everywhere)
-        found = whole.known_as(drawn, rows)
-        self._note(found, node, inputs, rows, self._skips(node))
-        return [whole.of(after.outputs[0]), found]
-
-    def _note(
-        self,
-        drawn: Variable,
-        node: Apply,
-        inputs: Sequence[Variable],
-        rows: Sharded,
-        skips: bool,
-    ) -> None:
-        params = [unlisted(self._whole.value(var)) for var in inputs[2:]]
-        is_apart = rows.axis == 0 and rows.length == "n"
-        is_apart = is_apart and all(map(is_replicated, params))
-        self.placed.append((drawn, PlacedDraw(node, skips, is_apart)))
+        return [whole.of(after.outputs[0]), whole.known_as(drawn, rows)]
 
     def _skips(self, node: Apply) -> bool:
         return isinstance(node.op, SKIPPED) or is_one_coin(node.op, node.inputs[2:])
@@ -179,9 +165,7 @@ class RowDraws:
         if not is_replicated(whole.value(drawn)):
             raise Refused("draws for rows that are not known on every rank")
         own, _ = _lengths(node, inputs, rows)
-        found = whole.own_part(drawn, rows, own)
-        self._note(found, node, inputs, rows, skips=False)
-        return [led_on, found]
+        return [led_on, whole.own_part(drawn, rows, own)]
 
     # -- in a loop
 

@@ -24,6 +24,7 @@ from ...ops import COLLECTIVES, AllGather, AllReduce, AllStack
 from ...reduce_ops import ReduceOp, check_dtype
 from ..as_written import AsWritten
 from ..domain import (
+    Layout,
     Listed,
     OwnStream,
     Partial,
@@ -81,11 +82,10 @@ class Whole(Nodes):
         `Refused` if it takes more than a reduction.
         """
         var = self.first_of(var)
-        found = self._wholes.get(var)
-        if found is None:
-            found = self._made_whole(var, by)
-            self._wholes[var] = self._wholes[found] = found
-        return found
+        if var not in self._wholes:
+            found = self._wholes[var] = self._made_whole(var, by)
+            self._wholes[found] = found
+        return self._wholes[var]
 
     def _made_whole(self, var: Variable, by: AllReduce | None) -> Variable:
         value = self.value(var)
@@ -339,14 +339,14 @@ class Whole(Nodes):
         if not isinstance(value, Sharded):
             return self.whole(var)
         var = self.first_of(var)
-        found = self._wholes.get(var)
-        if found is None:
+        if var not in self._wholes:
             found = self._wholes[var] = self._gathered(var, value)
             self._wholes[found] = found
-        return found
+        return self._wholes[var]
 
     def _gathered(self, var: Any, value: Sharded) -> Variable:
-        if not (value.is_counted and value.in_order):
+        is_reversed = value.layout == Layout(reverse=True)
+        if not value.is_counted or not (value.in_order or is_reversed):
             raise Refused("has rows that are not one after the other")
         node = var.owner
         if node is not None and isinstance(node.op, DimShuffle):
@@ -355,8 +355,14 @@ class Whole(Nodes):
         first: Any = self.scaled(var, -(value.power or 0))
         if value.axis:
             first = pt.moveaxis(first, value.axis, 0)
+        if is_reversed:
+            first = first[::-1]
         made = self._met(AllGather(), self.of(first))
-        return self.of(pt.moveaxis(made, 0, value.axis)) if value.axis else made
+        if is_reversed:
+            made = made[::-1]
+        if value.axis:
+            made = pt.moveaxis(made, 0, value.axis)
+        return self.of(made)
 
     def of_all_rows(self, var: Variable) -> Variable:
         """Return a variable of the user's graph as computed from all rows.

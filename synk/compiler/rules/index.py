@@ -149,6 +149,13 @@ class Index:
         is_n = isinstance(value, Replicated) and value.exact and length == "n"
         return is_n or length_of(stop) == size(self.array, axis)
 
+    def is_reversed(self, axis: int) -> bool:
+        """Tell whether an axis is taken whole, from its last element to the first."""
+        entry = self.entries[axis]
+        if not isinstance(entry, slice) or (entry.start, entry.stop) != (None, None):
+            return False
+        return entry.step is not None and self._is(entry.step, -1)
+
     def is_first(self, axis: int) -> bool:
         """Tell whether the first element is taken along an axis."""
         entry = self.entries[axis]
@@ -187,9 +194,11 @@ class Index:
     def taken(self, rows: Sharded) -> Sharded:
         """Return the rows as they are taken; raise unless it is all of them."""
         self.check_fixed(but=rows.axis)
-        if not self.is_all(rows.axis, rows.length):
-            raise Refused("takes some of the rows, or another order of them")
-        return rows
+        if self.is_all(rows.axis, rows.length):
+            return rows
+        if self.is_reversed(rows.axis):
+            return _reversed(rows)
+        raise Refused("takes some of the rows, or another order of them")
 
     def paired(self, rows: Sharded) -> Sharded:
         """Check that row i of what is indexed is taken by entry i of the arrays.
@@ -228,6 +237,13 @@ def _takes_all(numbers: Position, rows: Sharded, whole: Length) -> bool:
     if rows.length == numbers.length == "n":
         return True
     return rows.length != "?" and numbers.count == whole
+
+
+def _reversed(rows: Sharded) -> Sharded:
+    """Return rows from the last to the first."""
+    if rows.layout is None:
+        return rows
+    return replace(rows, layout=replace(rows.layout, reverse=not rows.layout.reverse))
 
 
 # -- what is taken
@@ -365,6 +381,8 @@ def _put(node: Apply, index: Index, values: list[Value]) -> Value:
             taken = value = replace(value, layout=paired.layout)
             axis = place + index.ndim + paired.axis
         other = _put_at(node.inputs[1], other, axis - ndim, taken)
+        if isinstance(other, Sharded) and index.is_reversed(value.axis):
+            other = _reversed(other)
         return _combined(node, value, other)
     rows = index.rows()
     index.check_fixed(slices_only=True)

@@ -233,15 +233,10 @@ def identity(node: Apply, values: list[Value]) -> Value:
     return values[0]
 
 
+table.placement(CheckAndRaise, takes_unknown=True, takes_some_rows=True)(identity)
 table.known(*_VIEWS, CheckAndRaise, length=of_input(0))
 table.known(ViewOp, cost="view")
 table.known(*_CONVERTING, same_in_jax=True, by_elements=True, cost="view")
-
-
-@table.placement(CheckAndRaise, takes_unknown=True, takes_some_rows=True)
-def checked(node: Apply, values: list[Value]) -> Value:
-    """The first input, or an error, whatever is checked."""
-    return values[0]
 
 
 @table.padded(CheckAndRaise)
