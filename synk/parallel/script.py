@@ -20,7 +20,6 @@ from ..ranks.forking import fork
 from ..ranks.session import SESSION
 from ..ranks.starting import check_asked
 from ..report.words import count
-from ..theano.functions import make_by
 from ..user_frames import callers_place, is_ours
 from .function import NO_ROWS, NOT_CALLED, ParallelFunction, Ranks, Way, Ways
 
@@ -57,12 +56,17 @@ class ParallelFunctions:
         replaced = self._replacing(self._plain)
         for module in self._modules:
             module.function = replaced  # type: ignore[attr-defined]
+        # Not with synk, which is to leave PyTensor as it is: this room changes it.
+        from ..theano.functions import make_by
+
         make_by(self._make)
 
     def end(self) -> None:
         """Have functions made as PyTensor makes them; those that there are stay."""
         for module in self._modules:
             module.function = self._plain  # type: ignore[attr-defined]
+        from ..theano.functions import make_by
+
         make_by(None)
 
     def __enter__(self) -> ParallelFunctions:
