@@ -140,6 +140,8 @@ class Arrangement:
         total = count(chosen[main])
         if any(count(each) != total for each in chosen):
             return None
+        if self._cut.lengths - {total}:  # as the plain function says in its own words
+            return None
         choice_of, rows = self._cut.choice_of, list(sources)
         for i, array in enumerate(arrays):
             alike = choice_of[i] == choice_of[main]

@@ -28,9 +28,10 @@ from pytensor.tensor.basic import (
     TensorFromScalar,
 )
 from pytensor.tensor.elemwise import DimShuffle, Elemwise
-from pytensor.tensor.shape import Shape, Shape_i
+from pytensor.tensor.shape import Reshape, Shape, Shape_i, SpecifyShape
 from pytensor.tensor.subtensor import Subtensor
 from pytensor.tensor.type import DenseTensorType
+from pytensor.tensor.type_other import NoneTypeT
 
 from .rules.base import TAKING
 from .rules.index import entries_of_index
@@ -81,6 +82,7 @@ class CutRows:
     shapes: dict[Variable, Variable] = field(default_factory=dict)
     # The arguments that do nothing but choose
     choosing: list[Variable] = field(default_factory=list)
+    lengths: set[int] = field(default_factory=set)  # which the graph says of its rows
 
 
 def cut_rows(
@@ -101,6 +103,7 @@ def cut_rows(
     if not found:
         return None
     graph = clone_replace(graph, finder.replaced(found))
+    graph = clone_replace(graph, _as_long_as_rows(graph, cut), rebuild_strict=False)
     shapes = {}  # which are told rather than computed
     for node in io_toposort([], graph):
         if isinstance(node.op, Shape) and node.inputs[0] in cut.sources:
@@ -239,6 +242,41 @@ class _Finder:
             if _has_rows(each) and (i == 0 or isinstance(node.op, Elemwise)):
                 inputs[i] = self._rows_of(each, choice)
         return node.op.make_node(*inputs).outputs[0]
+
+
+def _as_long_as_rows(
+    graph: Sequence[Variable], cut: CutRows
+) -> dict[Variable, Variable]:
+    """Return what takes the places of rows that are said to be of a fixed number.
+
+    ``x.reshape((batch_size, 1, 28, 28))`` is said of the rows of a call, and each rank
+    has some of them. The number goes to `lengths`, for calls to be checked by.
+    """
+    rows: dict[Variable, Any] = {var: var for var in cut.rows}
+    places: dict[Variable, Variable] = {}
+    for node in io_toposort([], list(graph)):
+        if (
+            not isinstance(node.op, Reshape | SpecifyShape)
+            or node.inputs[0] not in rows
+        ):
+            continue
+        first, made = rows[node.inputs[0]], node.outputs[0]
+        length = made.type.shape[0] if made.type.ndim else None  # type: ignore[attr-defined]
+        if length is None or length == 1:
+            continue
+        if isinstance(node.op, Reshape):
+            others = [node.inputs[1][i] for i in range(1, node.op.ndim)]
+            # What does not keep a row a row fails here, and then in the whole graph.
+            rows[made] = first.reshape((first.shape[0], *others), ndim=node.op.ndim)
+        else:
+            others = [
+                None if isinstance(each.type, NoneTypeT) else each
+                for each in node.inputs[2:]
+            ]
+            rows[made] = pt.specify_shape(first, (None, *others))
+        cut.lengths.add(length)
+        places[made] = rows[made]
+    return places
 
 
 def _name(var: Variable) -> str:

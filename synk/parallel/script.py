@@ -56,18 +56,13 @@ class ParallelFunctions:
         replaced = self._replacing(self._plain)
         for module in self._modules:
             module.function = replaced  # type: ignore[attr-defined]
-        # Not with synk, which is to leave PyTensor as it is: this room changes it.
-        from ..theano.functions import make_by
-
-        make_by(self._make)
+        _theanos_by(self._make)
 
     def end(self) -> None:
         """Have functions made as PyTensor makes them; those that there are stay."""
         for module in self._modules:
             module.function = self._plain  # type: ignore[attr-defined]
-        from ..theano.functions import make_by
-
-        make_by(None)
+        _theanos_by(None)
 
     def __enter__(self) -> ParallelFunctions:
         return self
@@ -180,6 +175,13 @@ class ParallelFunctions:
         if self._without_rows:
             lines.append(f"{count(self._without_rows, 'function')} {NO_ROWS}")
         return "\n".join(lines)
+
+
+def _theanos_by(make: Callable[..., Any] | None) -> None:
+    """Have Theano's `function` made so, too; nothing of it is imported before."""
+    from ..theano import functions
+
+    functions.make_by(make)
 
 
 def _gain(ways: Iterable[Way]) -> float | None:

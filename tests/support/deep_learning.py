@@ -159,7 +159,8 @@ def convolutional_mlp():
     rng, data = numpy.random.RandomState(5), images()
     index, x, y = T.lscalar(), T.matrix("x"), T.ivector("y")
     W, b = weights(rng, (2, 1, 3, 3), "W"), zeros(2, "b")
-    convolved = T.nnet.conv2d(x.reshape((BATCH, 1, SIDE, SIDE)), W)
+    shape = BATCH, 1, SIDE, SIDE
+    convolved = T.nnet.conv2d(x.reshape(shape), W, input_shape=shape)
     pooled = T.signal.pool.pool_2d(convolved, ws=(2, 2), ignore_border=True)
     layer0 = T.tanh(pooled + b.dimshuffle("x", 0, "x", "x"))
     layer1 = HiddenLayer(rng, layer0.flatten(2), 8, 5)
