@@ -265,7 +265,8 @@ def _as_long_as_rows(
         if length is None or length == 1:
             continue
         if isinstance(node.op, Reshape):
-            others = [node.inputs[1][i] for i in range(1, node.op.ndim)]
+            shape: Any = node.inputs[1]
+            others = [shape[i] for i in range(1, node.op.ndim)]
             # What does not keep a row a row fails here, and then in the whole graph.
             rows[made] = first.reshape((first.shape[0], *others), ndim=node.op.ndim)
         else:
