@@ -168,13 +168,10 @@ class Compiled(Function, _LookedInto):
     """A compiled function of PyTensor's that can be looked into.
 
     PyTensor's class comes first: a function that is given this one keeps its layout.
+    That of 2.38 can be looked into itself, and sets arguments that way.
     """
 
     __slots__ = ()
-    value = _LookedInto.value
-    __contains__ = _LookedInto.__contains__
-    __getitem__ = _LookedInto.__getitem__
-    __setitem__ = _LookedInto.__setitem__
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the function; of `output_subset`, the numbers of some outputs, those.
