@@ -46,7 +46,12 @@ FORKING = (
 
 LONG = (
     *("test_demos", "test_precision", "test_mirror", "test_on_nodes", "test_nn_jax"),
-    *("test_resnet50", "test_introduction_notices", "test_docs", "test_theano_lasagne"),
+    *(
+        "test_resnet50",
+        "test_introduction_refusals",
+        "test_docs",
+        "test_theano_lasagne",
+    ),
     *("test_rules_trainer", "test_gpu_jax_mode", "test_reducing_rows", "test_zoo"),
     *("test_reducing_checks", "test_theano_programs", "test_moving", "test_bench"),
     *("test_modes_engines", "test_gpu_padding", "test_device_collectives"),

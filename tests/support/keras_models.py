@@ -160,6 +160,67 @@ def functional():
     )
 
 
+# -- by synk's own words, on ranks
+
+
+def small(*more):
+    """Return a model with weights of its own, and rows for it."""
+    model = Sequential([L.Dense(8, activation="tanh", input_shape=(5,)), *more])
+    model.add(L.Dense(3, activation="softmax"))
+    draw = np.random.RandomState(1)
+    model.set_weights([draw.uniform(0.1, 0.5, w.shape) for w in model.get_weights()])
+    model.compile(keras.optimizers.Adam(0.01), "categorical_crossentropy")
+    return model, *labelled(0, 46, 5)
+
+
+def exact():
+    """Return losses and weights of the serial model, and of one by ranks."""
+    import synk
+
+    found = []
+    for by_ranks in False, True:
+        model, x, y = small(L.BatchNormalization())
+        if by_ranks:
+            trainer = synk.Trainer(model, shuffle=False)
+            with synk.session(3):
+                how = {"batch_size": 16, "epochs": 3, "progress": False}
+                losses = trainer.fit(x, y, **how).losses
+        else:
+            parts = [slice(i, i + 16) for i in (0, 16, 32)] * 3
+            losses = [model.train_on_batch(x[rows], y[rows]) for rows in parts]
+        weights = np.concatenate([w.ravel() for w in model.get_weights()])
+        found.append([*map(float, losses), *map(float, weights)])
+    return found
+
+
+def by_rules():
+    """Return losses before and after training by rules, with Keras's dropout."""
+    import synk
+
+    found = []
+    for rule in synk.rules.EASGD(2), synk.rules.Downpour(1, learning_rate=0.5):
+        model, x, _ = small(L.Dropout(0.1))
+        y = np.eye(3)[(x[:, 0] > 0).astype(int) + (x[:, 1] > 0)]
+        before = model.evaluate(x, y, verbose=0)
+        with synk.session(3):
+            trainer = synk.Trainer(model, rule=rule)
+            trainer.fit(x, y, batch_size=8, epochs=20, progress=False)
+        found.append([float(before), float(model.evaluate(x, y, verbose=0))])
+    return found
+
+
+def of_json():
+    """Return what two models predict, of which one was read from files."""
+    from synk.compat import load_keras_json
+
+    model, x, _ = small()
+    with open("model.json", "w") as file:
+        file.write(model.to_json())
+    model.save_weights("weights.h5")
+    read = load_keras_json("model.json", "weights.h5")
+    return [model.predict(x).tolist(), read.predict(x).tolist()]
+
+
 if __name__ == "__main__":
     for name in sys.argv[1:]:
         print(json.dumps([name, globals()[name]()]), flush=True)

@@ -100,9 +100,11 @@ def test_scripts_of_keras_run_by_ranks_as_they_are(tmp_path):
 
 
 @with_keras
-def test_a_trainer_takes_a_model_of_keras(tmp_path):
-    printed = run_keras(tmp_path, SUPPORT / "keras_ranks.py", tmp_path)
-    exact, by_rules, of_json = json.loads(printed)
+def test_a_trainer_takes_a_model_of_keras(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    asked = "exact", "by_rules", "of_json"
+    printed = run_keras(tmp_path, "-m", "synk", SUPPORT / "keras_models.py", *asked)
+    exact, by_rules, of_json = (json.loads(line)[1] for line in printed.splitlines())
     np.testing.assert_allclose(exact[1], exact[0], 1e-10, 1e-12)
     assert all(after < 0.8 * before for before, after in by_rules)
     assert of_json[0] == of_json[1]
