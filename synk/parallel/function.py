@@ -9,19 +9,23 @@ the same shapes go the same way.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any, NamedTuple
 
+import numpy as np
 from pytensor.compile import Function as PlainFunction
+from pytensor.compile import SharedVariable
+from pytensor.graph.traversal import graph_inputs, io_toposort
 from pytensor.tensor.type import DenseTensorType
 
 from ..call.function import Function
 from ..call.uses import predicted, why_refused
 from ..choice.plan import LAUNCH, Predicted
-from ..choice.work import KnownShapes, work_of
+from ..choice.work import DEAR, KnownShapes, work_of
 from ..compiler.arguments import (
     FunctionArguments,
     asked_of,
@@ -263,14 +267,30 @@ class Ways:
     def _is_small(self, layout: tuple[int, ...], shapes: tuple) -> bool:
         """Tell whether the graph as it is written is far too small to share.
 
-        To place it takes some milliseconds, to see this takes less.
+        To place it takes some milliseconds, to see this takes less, and less again if
+        all that there is comes to so little in so few Ops.
         """
+        elements, nodes = self._beside
+        elements += sum(map(math.prod, shapes))
+        if elements * nodes * DEAR < CLEARLY_SMALL:
+            return True
         arguments = self._asked.arguments
         known = KnownShapes(dict(zip(arguments, shapes, strict=True)))
         work = work_of(self._asked.plain_graph, [arguments[i] for i in layout], known)
         if work is None:
             return False
         return work.products + work.elements + work.common < CLEARLY_SMALL
+
+    @cached_property
+    def _beside(self) -> tuple[int, int]:
+        """The elements of shared variables, and how many Ops there are."""
+        graph = self._asked.plain_graph
+        values = (
+            var.get_value(borrow=True, return_internal_type=True)
+            for var in graph_inputs(graph)
+            if isinstance(var, SharedVariable)
+        )
+        return sum(map(np.size, values)), len(list(io_toposort([], graph)))
 
     def _function(self, layout: tuple[int, ...]) -> Function | tuple[str, str]:
         """Return the function with some inputs as rows, or why there is none."""
