@@ -12,6 +12,7 @@ import sys
 from dataclasses import dataclass
 from typing import Any
 
+from pytensor import config
 from pytensor.compile import get_mode
 from pytensor.link.basic import JITLinker, Linker, PerformLinker
 from pytensor.link.jax.linker import JAXLinker
@@ -112,6 +113,17 @@ def engine_for(mode: Any) -> Engine:
     linker = get_mode(mode).linker
     own = (each for each in ENGINES.values() if isinstance(linker, each.linker))
     return next(own, HOST)
+
+
+def mode_now(mode: Any) -> Any:
+    """Return a mode that stays as it is, whatever becomes of PyTensor's settings.
+
+    None, as they come: then engines are chosen.
+    """
+    settings = config.mode, config.linker, config.optimizer
+    if mode is None and settings != ("Mode", "auto", "o4"):
+        return get_mode(None)
+    return mode
 
 
 def engine_named(name: str | None) -> Engine:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial, wraps
 from types import TracebackType
 from typing import Any
@@ -16,6 +17,7 @@ from pytensor.compile import Mode
 from pytensor.compile.mode import get_mode
 
 from ..compiler.arguments import FunctionArguments
+from ..engines import mode_now
 from ..ranks.forking import fork
 from ..ranks.session import SESSION
 from ..ranks.starting import check_asked
@@ -82,16 +84,18 @@ class ParallelFunctions:
 
         @wraps(plain)
         def function(*args: Any, **options: Any) -> Any:
-            compile_it = partial(plain, *args, **options)
             frame = sys._getframe(1)
             package = frame.f_globals.get("__name__", "").partition(".")[0]
             if is_ours(frame.f_code.co_filename) or package in _NOT_SCRIPTS:
-                return compile_it()
+                return plain(*args, **options)
             try:
                 given = signature.bind(*args, **options).arguments
             except TypeError:
-                return compile_it()  # which says what is wrong
-            return self._make(compile_it, **given)
+                return plain(*args, **options)  # which says what is wrong
+            # As they are now: what is not compiled at once may be changed meanwhile.
+            given = {name: _kept(value) for name, value in given.items()}
+            given["mode"] = mode_now(given.get("mode"))
+            return self._make(partial(plain, **given), **given)
 
         return function
 
@@ -175,6 +179,12 @@ class ParallelFunctions:
         if self._without_rows:
             lines.append(f"{count(self._without_rows, 'function')} {NO_ROWS}")
         return "\n".join(lines)
+
+
+def _kept(given: Any) -> Any:
+    if isinstance(given, Iterator):
+        return list(given)
+    return copy.copy(given) if isinstance(given, list | dict) else given
 
 
 def _theanos_by(make: Callable[..., Any] | None) -> None:

@@ -15,7 +15,7 @@ from pytensor.graph.replace import clone_replace
 from pytensor.graph.traversal import ancestors
 
 from ..also_named import also_named
-from ..engines import engine_for
+from ..engines import engine_for, mode_now
 from ..engines.conversions import own_mode
 from ..engines.numba_code import ignoring
 from ..engines.plain_functions import show_numpys
@@ -86,6 +86,9 @@ def function(
         "on_unused_input": on_unused_input,
     }
     mode = _mode_of(mode)
+    if _make is not _at_once:  # it may be compiled when all this has been changed
+        mode = mode_now(mode)
+        outputs = list(outputs) if isinstance(outputs, list) else outputs
     compile_it = partial(_compiled, inputs, outputs, mode, options)
     made = _make(compile_it, inputs, outputs, mode=mode, **options)
     if names is None and not stateful:

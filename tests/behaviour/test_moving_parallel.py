@@ -137,6 +137,18 @@ def test_errors_are_pytensors(parallel):
         f(np.ones(3), np.ones((3, 3)))
 
 
+def test_a_function_is_of_what_it_was_given_when_it_was_made(parallel):
+    x, w = pt.vector("x"), pytensor.shared(1.0, name="w")
+    outputs, updates = [x.sum()], [(w, w + x.sum())]
+    f = pytensor.function([x], outputs, updates=(pair for pair in updates))
+    outputs.append(x.max())
+    with pytensor.config.change_flags(mode="NUMBA"):
+        assert f(np.ones(4)) == [4]
+        assert len(f.maker.fgraph.outputs) == 2  # one of them is an update
+        assert type(f.maker.mode.linker).__name__ != "NumbaLinker"
+    assert w.get_value() == 5
+
+
 def test_functions_are_plain_again_after_the_block():
     plain = pytensor.function
     with synk.parallel_functions(2):
