@@ -180,7 +180,7 @@ def master_store(
     theirs = stage_values(given, checked)
     with changing(variables, holding) as launch:
         SESSION.run(
-            worker_store,
+            worker_broadcast if rank is None else worker_store,
             *(launch.number, rank, numbers, theirs),
             mine=(launch.number, rank, numbers, checked),
         )
@@ -202,6 +202,11 @@ def worker_store(
         store(context, launch, numbers, map(context.array, values))
 
 
+def worker_broadcast(context: RankContext, *args: Any) -> None:
+    """Do as `worker_store` for all ranks: traces and messages know it by this name."""
+    worker_store(context, *args)
+
+
 def _encode_store(args: tuple, encoder: Encoder) -> tuple:
     """Return a command to store values: of one rank's, nodes of others get None."""
     launch, only, numbers, values = args
@@ -211,6 +216,7 @@ def _encode_store(args: tuple, encoder: Encoder) -> tuple:
 
 
 CODECS[worker_store] = Codec(_encode_store, lambda args, here, copies: args)
+CODECS[worker_broadcast] = CODECS[worker_store]
 
 
 def check_rank(rank: int) -> int:

@@ -63,7 +63,12 @@ class OwnStatistics:
         marked = [var for var in made.inputs if var in self._marked]
         own = marked + [var for var in made.inputs if var in self._own]
         given = [whole.value(var) for var in made.inputs]
-        if own and _shifted_count(made, given) is None:  # others want that of all rows
+        # The number of rows is that of all, but for n - 1 that meets rows: elsewhere, as
+        # in a running average, that of a rank's single row would be a division by 0.
+        is_own_count = _shifted_count(made, given) is not None and (
+            marked or not self._meeting.isdisjoint(node.outputs)
+        )
+        if not is_own_count:
             own = [var for var in own if not counts_rows(whole.value(var))]
         if not own:
             return False
