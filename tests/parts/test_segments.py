@@ -398,12 +398,12 @@ def test_after_an_interrupt_memory_is_the_threads_until_it_ends(tmp_path, monkey
         return call
 
     monkeypatch.setattr(Column, "fill", slow)
-    parts = rows.parts(0, 10)
-    next(parts)
-    assert began.wait(60)
     with monkeypatch.context() as patch:
         for name in ("wait", "close"):
             patch.setattr(JobThread, name, interrupted(getattr(JobThread, name)))
+        parts = rows.parts(0, 10)
+        next(parts)
+        assert began.wait(60)
         with pytest.raises(KeyboardInterrupt):
             next(parts)
     assert threads()

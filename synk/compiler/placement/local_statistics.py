@@ -63,8 +63,8 @@ class OwnStatistics:
         marked = [var for var in made.inputs if var in self._marked]
         own = marked + [var for var in made.inputs if var in self._own]
         given = [whole.value(var) for var in made.inputs]
-        # The number of rows is that of all, but for n - 1 that meets rows: elsewhere, as
-        # in a running average, that of a rank's single row would be a division by 0.
+        # The number of rows is that of all, but for n - 1 that meets rows: elsewhere,
+        # as in a running average, a rank with one row would divide by 0.
         is_own_count = _shifted_count(made, given) is not None and (
             marked or not self._meeting.isdisjoint(node.outputs)
         )
