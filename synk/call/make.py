@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from ..compiler.arguments import FunctionArguments, make_spec
+from ..compiler.arguments import FunctionArguments, as_now, make_spec, pairs_now
 from ..engines import engine_for
 from ..engines.precision import check_engine, check_precision
 from ..errors import StateError
@@ -147,17 +146,13 @@ def function(
     if mode is not None or SESSION.state == "running":
         # Otherwise the mode is settled when it is first used: ranks on GPUs have JAX's.
         check_engine(precision, engine_for(mode))
-    updates, givens = (
-        list(pairs) if isinstance(pairs, Iterator) else pairs
-        for pairs in (updates, givens)
-    )
     written = FunctionArguments(
-        inputs=_kept(inputs),
-        outputs=_kept(outputs),
-        bcast_inputs=_kept(bcast_inputs),
-        updates=_kept(updates),
-        givens=_kept(givens),
-        sliceable_shareds=_kept(sliceable_shareds),
+        inputs=as_now(inputs),
+        outputs=as_now(outputs),
+        bcast_inputs=as_now(bcast_inputs),
+        updates=pairs_now(updates),
+        givens=pairs_now(givens),
+        sliceable_shareds=as_now(sliceable_shareds),
         mode=mode,
         name=name,
         strict=strict,
@@ -171,8 +166,3 @@ def function(
         options=pytensor_kwargs,
     )
     return Function(partial(make_spec, written))
-
-
-def _kept(given: Any) -> Any:
-    """Return an argument as it is now: the script may change its lists later."""
-    return copy.copy(given) if isinstance(given, (list, dict)) else given

@@ -15,7 +15,6 @@ import os
 from collections.abc import Iterable, Sequence
 from typing import Any, Literal, TypeAlias, cast
 
-import pytensor
 from pytensor.compile.builders import OpFromGraph
 from pytensor.graph.basic import Apply, Variable
 from pytensor.graph.traversal import graph_inputs, io_toposort
@@ -31,7 +30,7 @@ from pytensor.tensor.special import LogSoftmax, Softmax
 from ..compiler.sizes import is_of_shapes
 from ..compiler.spec import FunctionSpec
 from ..compiler.table import entry_of
-from ..engines import ENGINES, engine_for
+from ..engines import ENGINES, are_settings_default, engine_for
 from ..engines.jax_bounds import INDEXING, index_entries
 from ..errors import SynkError
 from ..ops import COLLECTIVES, Local, is_collective
@@ -99,8 +98,7 @@ def is_settled(spec: FunctionSpec) -> bool:
     """Tell whether the script has said what a function is computed by."""
     if spec.mode is not None or spec.precision is not None or spec.pad:
         return True
-    config = pytensor.config
-    return (config.mode, config.linker, config.optimizer) != ("Mode", "auto", "o4")
+    return not are_settings_default()
 
 
 def engine_of(mode: Any) -> str | None:

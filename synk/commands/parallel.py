@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
 
+from ..parallel.script import parallel_functions
 from . import script
 
 
@@ -42,24 +45,19 @@ def main(argv: Sequence[str]) -> int:
         "arguments", nargs=argparse.REMAINDER, help="arguments of the script"
     )
     given = parser.parse_args(argv)
-    return script.main([given.script, *given.arguments], lambda: _Parallel(given))
+    within = partial(_parallel, given.ranks, given.every, given.explain)
+    return script.main([given.script, *given.arguments], within)
 
 
-class _Parallel:
-    """In a ``with`` block the functions that are made are those of ranks."""
-
-    def __init__(self, given: argparse.Namespace) -> None:
-        self._given = given
-
-    def __enter__(self) -> None:
-        from ..parallel.script import parallel_functions
-
-        given = self._given
-        self._functions = parallel_functions(given.ranks, every=given.every)
-
-    def __exit__(self, *error: object) -> None:
-        self._functions.end()
-        text = f"[synk] {self._functions}"
-        if self._given.explain:
-            text += f"\n{self._functions.explain()}"
+@contextmanager
+def _parallel(n: int | None, every: bool, explains: bool) -> Iterator[None]:
+    """Have functions that are made in a ``with`` block run by ranks; tell of them."""
+    functions = parallel_functions(n, every=every)
+    try:
+        with functions:
+            yield
+    finally:
+        text = f"[synk] {functions}"
+        if explains:
+            text += f"\n{functions.explain()}"
         print(text, file=sys.stderr)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import inspect
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -59,6 +60,16 @@ class FunctionArguments:
     streams: str = "serial"
     made: str = ""  # where the script has made it, see `user_frames.callers_place`
     options: dict[str, Any] = field(default_factory=dict)
+
+
+def as_now(given: Any) -> Any:
+    """Return an argument as it is now: the script may change its lists later."""
+    return copy.copy(given) if isinstance(given, (list, dict)) else given
+
+
+def pairs_now(given: Any) -> Any:
+    """Return updates or givens as they are now, of which there are iterators, too."""
+    return list(given) if isinstance(given, Iterator) else as_now(given)
 
 
 def make_spec(

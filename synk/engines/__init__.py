@@ -120,10 +120,12 @@ def mode_now(mode: Any) -> Any:
 
     None, as they come: then engines are chosen.
     """
-    settings = config.mode, config.linker, config.optimizer
-    if mode is None and settings != ("Mode", "auto", "o4"):
-        return get_mode(None)
-    return mode
+    return get_mode(None) if mode is None and not are_settings_default() else mode
+
+
+def are_settings_default() -> bool:
+    """Tell whether PyTensor's settings leave open what compiles."""
+    return (config.mode, config.linker, config.optimizer) == ("Mode", "auto", "o4")
 
 
 def engine_named(name: str | None) -> Engine:

@@ -98,7 +98,7 @@ class Way:
         return f"{who}: {self.detail}" if self.detail else who
 
 
-def _serial(reason: str, detail: str = "", found: Predicted | None = None) -> Way:
+def _serial_way(reason: str, detail: str = "", found: Predicted | None = None) -> Way:
     return Way(None, (), reason, detail, found)
 
 
@@ -231,10 +231,10 @@ class Ways:
     def _way(self, found: list[tuple[int, ...]], shapes: tuple, args: tuple) -> Way:
         ranks = self._ranks_of()
         if ranks.size == 1:
-            return _serial(ONE_CORE)
+            return _serial_way(ONE_CORE)
         ways = [self._way_of(layout, shapes, args, ranks) for layout in found]
         if not ways:
-            return _serial(NO_ROWS)
+            return _serial_way(NO_ROWS)
         by_ranks = [way for way in ways if way.function is not None]
         if not by_ranks:
             return ways[0]
@@ -247,21 +247,21 @@ class Ways:
     ) -> Way:
         """Return who makes calls with some arguments as rows."""
         if layout and not ranks.every and self._is_small(layout, shapes):
-            return _serial(TOO_SMALL)
+            return _serial_way(TOO_SMALL)
         function = self._function(layout)
         if isinstance(function, tuple):
-            return _serial(*function)
+            return _serial_way(*function)
         order = *layout, *(i for i in range(len(args)) if i not in layout)
         given = [args[i] for i in order]
         found = predicted(function, given, ranks.size, ranks.cores)
         if ranks.every:
             return Way(function, order, predicted=found)
         if found is None:
-            return _serial(UNKNOWN)
+            return _serial_way(UNKNOWN)
         text = f"predicted {found.by_ranks * 1e3:.3g} ms, and {found.serial * 1e3:.3g}"
         text += " in one process"
         if found.is_alone or found.serial < LEAST * found.by_ranks:
-            return _serial(NO_GAIN, text, found)
+            return _serial_way(NO_GAIN, text, found)
         return Way(function, order, "", text, found)
 
     def _is_small(self, layout: tuple[int, ...], shapes: tuple) -> bool:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import copy
 import inspect
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
 from functools import partial, wraps
-from types import TracebackType
 from typing import Any
 
 import pytensor
@@ -16,7 +15,7 @@ import pytensor.compile
 from pytensor.compile import Mode
 from pytensor.compile.mode import get_mode
 
-from ..compiler.arguments import FunctionArguments
+from ..compiler.arguments import FunctionArguments, as_now, pairs_now
 from ..engines import mode_now
 from ..ranks.forking import fork
 from ..ranks.session import SESSION
@@ -33,7 +32,12 @@ _NOT_SCRIPTS = ("pytensor", "pymc", "pymc_extras", "nutpie")
 own, and `synk.pymc` for their likelihoods."""
 
 
-class ParallelFunctions:
+_PAIRS = ("updates", "givens")
+_ALSO_OURS = ("outputs", "mode", "name", *_PAIRS)
+"""Arguments of ``pytensor.function`` that `synk.function` has as its own, too."""
+
+
+class ParallelFunctions(AbstractContextManager):
     """The functions that a script has made since `parallel_functions` was called.
 
     As text it says how many of them ran on ranks, and why others did not. In a ``with``
@@ -66,15 +70,7 @@ class ParallelFunctions:
             module.function = self._plain  # type: ignore[attr-defined]
         _theanos_by(None)
 
-    def __enter__(self) -> ParallelFunctions:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.end()
 
     # -- making functions
@@ -92,24 +88,24 @@ class ParallelFunctions:
                 given = signature.bind(*args, **options).arguments
             except TypeError:
                 return plain(*args, **options)  # which says what is wrong
-            # As they are now: what is not compiled at once may be changed meanwhile.
-            given = {name: _kept(value) for name, value in given.items()}
-            given["mode"] = mode_now(given.get("mode"))
-            return self._make(partial(plain, **given), **given)
+            return self._make(plain, **given)
 
         return function
 
-    def _make(
-        self,
-        compile_it: Callable[[], Any],
-        inputs: Any,
-        outputs: Any = None,
-        **options: Any,
-    ) -> Any:
+    def _make(self, plain: Callable[..., Any], **given: Any) -> Any:
         """Return a function that ranks may run, or the compiled one."""
-        mode = options.pop("mode", None)
-        known = {
-            name: options.pop(name, None) for name in ("name", "updates", "givens")
+        # As they are now: what is not compiled at once may be changed meanwhile.
+        given = {
+            name: (pairs_now if name in _PAIRS else as_now)(value)
+            for name, value in given.items()
+        }
+        given["mode"] = mode = mode_now(given.get("mode"))
+        compile_it = partial(plain, **given)
+        known: dict[str, Any] = {name: given.get(name) for name in _ALSO_OURS}
+        options = {
+            name: value
+            for name, value in given.items()
+            if name not in ("inputs", *_ALSO_OURS) and value is not None
         }
         try:
             # Others look into what is computed: DebugMode, NanGuardMode, MonitorMode.
@@ -118,11 +114,9 @@ class ParallelFunctions:
             written = FunctionArguments(
                 **known,
                 inputs=[],
-                bcast_inputs=list(inputs),
-                outputs=outputs,
-                mode=mode,
+                bcast_inputs=list(given["inputs"]),
                 made=callers_place(),
-                options={name: value for name, value in options.items() if value},
+                options=options,
             )
             ways = Ways(written, compile_it, self._present)
         except Exception:  # PyTensor knows it, or says what is wrong with it
@@ -179,12 +173,6 @@ class ParallelFunctions:
         if self._without_rows:
             lines.append(f"{count(self._without_rows, 'function')} {NO_ROWS}")
         return "\n".join(lines)
-
-
-def _kept(given: Any) -> Any:
-    if isinstance(given, Iterator):
-        return list(given)
-    return copy.copy(given) if isinstance(given, list | dict) else given
 
 
 def _theanos_by(make: Callable[..., Any] | None) -> None:

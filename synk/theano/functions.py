@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping
-from functools import partial
 from typing import Any
 
 import pytensor
@@ -15,7 +14,7 @@ from pytensor.graph.replace import clone_replace
 from pytensor.graph.traversal import ancestors
 
 from ..also_named import also_named
-from ..engines import engine_for, mode_now
+from ..engines import engine_for
 from ..engines.conversions import own_mode
 from ..engines.numba_code import ignoring
 from ..engines.plain_functions import show_numpys
@@ -85,12 +84,8 @@ def function(
         "profile": profile or None,  # debugprint cannot do with False
         "on_unused_input": on_unused_input,
     }
-    mode = _mode_of(mode)
-    if _make is not _at_once:  # it may be compiled when all this has been changed
-        mode = mode_now(mode)
-        outputs = list(outputs) if isinstance(outputs, list) else outputs
-    compile_it = partial(_compiled, inputs, outputs, mode, options)
-    made = _make(compile_it, inputs, outputs, mode=mode, **options)
+    given = {"inputs": inputs, "outputs": outputs, "mode": _mode_of(mode)}
+    made = _make(_compiled, **given, **options)
     if names is None and not stateful:
         return made
     with_default = [slot.variable for slot in stateful if slot.default is not None]
@@ -106,16 +101,16 @@ def function(
     return Filled(made, slots, names)
 
 
-def _compiled(inputs: Any, outputs: Any, mode: Any, options: dict[str, Any]) -> Any:
+def _compiled(mode: Any, **given: Any) -> Any:
     with ignoring(mode, *ADVICE):
-        compiled = pytensor.function(inputs, outputs, mode=own_mode(mode), **options)
+        compiled = pytensor.function(mode=own_mode(mode), **given)
     if engine_for(mode).ON_DEVICE:
         show_numpys(compiled.get_shared())
     return as_theanos(compiled)
 
 
-def _at_once(compile_it: Callable[[], Any], *args: Any, **options: Any) -> Any:
-    return compile_it()
+def _at_once(compiled: Callable[..., Any], **given: Any) -> Any:
+    return compiled(**given)
 
 
 _make: Callable[..., Any] = _at_once
@@ -124,7 +119,8 @@ _make: Callable[..., Any] = _at_once
 def make_by(make: Callable[..., Any] | None) -> None:
     """Have functions made by `make`, from now on, or compiled at once again.
 
-    It is given what compiles a function, and the arguments of ``pytensor.function``.
+    It is given what compiles a function, and the arguments of ``pytensor.function`` for
+    that.
     """
     global _make
     _make = make or _at_once
