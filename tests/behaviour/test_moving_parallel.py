@@ -1,5 +1,6 @@
 """Functions of scripts that know nothing of synk, run by ranks."""
 
+import importlib
 import subprocess
 import sys
 import textwrap
@@ -8,7 +9,7 @@ import numpy as np
 import pytensor
 import pytensor.tensor as pt
 import pytest
-from deep_learning import PROGRAMS, contrastive_divergence, mlp
+from places import DOCS
 
 import synk
 
@@ -223,22 +224,27 @@ def test_the_command_says_what_is_wrong_with_it(tmp_path):
 
 # -- tutorials, to the serial costs
 
-SERIAL = {contrastive_divergence}
+PROGRAMS = [
+    *("tutorial_logistic", "tutorial_scan", "tutorial_draws"),
+    *("stacked_denoising", "contrastive_divergence", "deep_belief"),
+]
+SERIAL = "contrastive_divergence"
 """Draws within its scan need all rows of a batch at once."""
 
 CHEAP = {"mode": "FAST_COMPILE", "floatX": "float64"}
 
 
-@pytest.mark.parametrize("program", PROGRAMS, ids=lambda each: each.__name__)
-def test_a_program_has_the_serial_numbers_on_ranks(program):
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_a_program_has_the_serial_numbers_on_ranks(name, import_from):
+    import_from(DOCS / "moving")
+    program = getattr(importlib.import_module("deep_learning"), name)
     with pytensor.config.change_flags(**CHEAP):
         serial = program()
-        for ranks in (2, 3) if program is mlp else (3,):
-            with synk.parallel_functions(ranks, every=True) as parallel:
-                found = program()
-            synk.close()
-            np.testing.assert_allclose(found, serial, rtol=1e-9, atol=1e-12)
-            is_shared = not str(parallel).startswith("0 ")
-            assert is_shared is (program not in SERIAL), parallel.explain()
+        with synk.parallel_functions(3, every=True) as parallel:
+            found = program()
+    synk.close()
+    np.testing.assert_allclose(found, serial, rtol=1e-9, atol=1e-12)
+    is_shared = not str(parallel).startswith("0 ")
+    assert is_shared is (name != SERIAL), parallel.explain()
     assert np.isfinite(serial).all()
     assert len(set(serial)) > 2

@@ -10,6 +10,7 @@ from __future__ import annotations
 import importlib
 import re
 import runpy
+import warnings
 
 import numpy as np
 import pytensor
@@ -83,6 +84,23 @@ def test_losses_and_errors_are_those_of_the_serial_script(name, short):
     np.testing.assert_allclose(history, expected, rtol=1e-9)
     for key, value in saved.items():
         np.testing.assert_allclose(np.load("lstm.npz")[key], value, rtol=1e-7)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_scripts_run_on_ranks_as_they_are(name, short):
+    options = EXACT.get(name, {}) | {"n_epochs": 1}
+    expected = train(name, options)
+    for ranks in (2, 3) if name == "mlp" else (3,):
+        with (
+            synk.parallel_functions(ranks, every=True) as parallel,
+            warnings.catch_warnings(),
+        ):
+            # The LSTM's inputs have time first, of which every rank needs all.
+            warnings.simplefilter("ignore", synk.SplitWarning)
+            history = train(name, options)
+        synk.close()
+        np.testing.assert_allclose(history, expected, rtol=1e-9, atol=1e-12)
+        assert not str(parallel).startswith("0 "), parallel.explain()
 
 
 def test_streams_are_the_serial_ones_and_rows_are_where_they_were_scattered():
