@@ -19,7 +19,7 @@ import numba
 import numpy as np
 import pytensor.tensor as pt
 import pytest
-from born import NAMES, put_state, state
+from places import NAMES, put_state, state
 from processes import PY, ROWS, TOTAL, Act, all_pids, run_script, summing
 from threadpoolctl import threadpool_info
 

@@ -99,6 +99,24 @@ def test_scripts_of_keras_run_by_ranks_as_they_are(tmp_path):
         np.testing.assert_allclose(found[name], OF_THEANO[name], 1e-9, 1e-12)
 
 
+def close(found, other, name: str, bound: float = 1e-12) -> None:
+    np.testing.assert_allclose(found, other, bound, bound, err_msg=name)
+
+
+@with_keras
+@pytest.mark.slow
+def test_layers_are_those_of_numpy_serially_and_by_ranks(tmp_path):
+    script, ranks = SUPPORT / "keras_layers.py", ("--parallel", "--every", "--ranks=3")
+    printed = [run_keras(tmp_path, "-m", "synk", *how, script) for how in ((), ranks)]
+    serial, by_ranks = ([*map(json.loads, p.splitlines())] for p in printed)
+    assert sum(len(layers) for _, layers, _ in serial) >= 70
+    for (name, layers, numbers), of_ranks in zip(serial, by_ranks, strict=True):
+        for layer, (output, *gradient) in [*layers.items(), *of_ranks[1].items()]:
+            close(output, 0, f"{name}: {layer}")
+            close(gradient, 0, f"{name}: gradient of {layer}", 1e-7)
+        close(of_ranks[2], numbers, name)
+
+
 @with_keras
 def test_a_trainer_takes_a_model_of_keras(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
