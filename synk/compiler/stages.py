@@ -227,7 +227,7 @@ class _Cutter:
             }
             stage = Stage(common, rows, merged, reduced, of_inputs=of_inputs)
             if self.draws_first:
-                stage.drawn, stage.merged = self._drawn_apart(merged, level)
+                stage.drawn, stage.merged = self._drawn_apart(merged, level, want)
             stages.insert(0, stage)
         stored = self._place_updates(stages)
         for stage in stages:
@@ -257,7 +257,9 @@ class _Cutter:
                 part.reads.add(var)
         return part
 
-    def _drawn_apart(self, merged: Part, level: int) -> tuple[Part, Part]:
+    def _drawn_apart(
+        self, merged: Part, level: int, want: Callable[[Variable], None]
+    ) -> tuple[Part, Part]:
         """Return the part that draws what another needs, and what is left of that."""
         is_given = self._given(level)
 
@@ -273,11 +275,11 @@ class _Cutter:
 
         # Of what stages before have made of rows the drawing part receives no more than
         # what they have drawn: of the rest, which may have been made in blocks, it
-        # takes shapes alone.
+        # takes shapes alone. These may be of what no other part receives.
         def is_received(var: Variable) -> bool:
             return is_given(var) and (var not in self.on_rows or var in self.apart)
 
-        return self._part(found, is_received), rest
+        return self._part(found, is_received, want), rest
 
     def _given(
         self, level: int, common: Collection[Variable] = ()

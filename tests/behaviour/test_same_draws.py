@@ -89,6 +89,13 @@ def dropped(script):
     return script.descend(loss)
 
 
+def dropped_after_a_bias(script):
+    """The size of the mask follows from views of what all ranks have."""
+    hidden = X + script.w.reshape((pt.ones((), "int64"), script.w.shape[0]))
+    kept = script.draw(bernoulli, pt.sigmoid(X.mean()), size=hidden.shape)
+    return script.descend(((hidden * kept) ** 2).mean())
+
+
 def augmented(script):
     """Rows shifted by some columns each, and mirrored or not."""
     shift = script.draw(R.integers, 0, 3, size=N)
@@ -174,7 +181,8 @@ CASES = {
         case.__name__.replace("_", " "): case
         for case in (
             *(one_after_the_other, after_a_reduction, for_rows_and_for_all, by_place),
-            *(both_from_one_state, dropped, augmented, estimated, a_gibbs_chain),
+            *(both_from_one_state, dropped, dropped_after_a_bias, augmented),
+            *(estimated, a_gibbs_chain),
             *(contrastive_divergence, loops_for_rows_and_for_all),
         )
     },
