@@ -107,6 +107,12 @@ def mean(
 
 def reshape(x: Any, newshape: Any, ndim: int | None = None) -> Any:
     """Return `x` in another shape; of a symbolic one `ndim` is the length."""
+    if isinstance(newshape, tuple | list):
+        # PyTensor 3.0 would cast each number, in a node without inputs. Of a loop's
+        # graph such a node comes into the graph around it, whose rewrites break both.
+        newshape = [
+            pt.constant(n, dtype="int64") if isinstance(n, int) else n for n in newshape
+        ]
     return pt.reshape(x, newshape, ndim=ndim)
 
 

@@ -34,6 +34,7 @@ DATA = {
     "steps": random.normal(size=(ROWS, 6, 4)),
     "image": random.normal(size=(ROWS, 6, 5, 3)),
     "volume": random.normal(size=(ROWS, 4, 4, 4, 2)),
+    "film": random.normal(size=(ROWS, 3, 5, 4, 2)),
     "words": random.randint(0, 7, (ROWS, 5)),
 }
 DATA["steps"][3:, 4:] = 0  # what masks leave out
@@ -126,13 +127,15 @@ def pool(by, size, **how):
     return lambda x: by(windows(x, size, **how), axes)
 
 
-def recurrent(step, x, *weights, units=3, mask=False, backward=False):
+def recurrent(step, x, *weights, shape=(3,), mask=False, backward=False):
     """Return the states after each step; steps of zeros are left out by a mask."""
-    states, found = [np.zeros((len(x), units))] * 2, []
+    states, found = [np.zeros((len(x), *shape))] * 2, []
     for at in reversed(range(x.shape[1])) if backward else range(x.shape[1]):
         new = step(x[:, at], states, *weights)
-        seen = x[:, at].any(1)[:, None] | (not mask)
-        states = [np.where(seen, a, b) for a, b in zip(new, states, strict=True)]
+        if mask:
+            seen = x[:, at].any(1)[:, None]
+            new = [np.where(seen, a, b) for a, b in zip(new, states, strict=True)]
+        states = new
         found.append(states[0])
     return np.stack(found, 1)
 
@@ -152,6 +155,13 @@ def gru(x, states, w, u, b):
     uz, ur, uh = np.split(u, 3, 1)
     z, r = sigmoid(z + states[0] @ uz), sigmoid(r + states[0] @ ur)
     return [z * states[0] + (1 - z) * np.tanh(h + (r * states[0]) @ uh)] * 2
+
+
+def convolved(x, states, w, u, b):
+    of_states = conv(states[0], u, padding="same")
+    i, f, c, o = np.split(conv(x, w, b) + of_states, 4, -1)
+    cell = sigmoid(f) * states[1] + sigmoid(i) * np.tanh(c)
+    return [sigmoid(o) * np.tanh(cell), cell]
 
 
 def normalised(x, scale, shift, mean, variance, training=False):
@@ -323,6 +333,10 @@ TABLE = {
                 ],
                 1,
             ),
+        ),
+        "convolved": (
+            *(L.ConvLSTM2D(2, 3, **GATES), "film"),
+            lambda x, *w: recurrent(convolved, x, *w, shape=(3, 2, 2))[:, -1],
         ),
         "in time": (L.TimeDistributed(L.Dense(2)), "steps", dense),
     },
