@@ -36,6 +36,7 @@ from .ranks.forking import (
     session,
     size,
 )
+from .ranks.groups import Group, groups
 from .ranks.replication import distribute
 from .report.explanation import Explanation
 from .report.timeline import trace
@@ -73,6 +74,7 @@ __all__ = [
     "Data",
     "Explanation",
     "Function",
+    "Group",
     "History",
     "LossScale",
     "Node",
@@ -109,6 +111,7 @@ __all__ = [
     "get_shapes",
     "get_value",
     "grad",
+    "groups",
     "is_forked",
     "load",
     "nn",

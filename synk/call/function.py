@@ -18,6 +18,7 @@ from pytensor.graph.traversal import ancestors, applys_between
 from ..compiler.spec import FunctionSpec
 from ..errors import SplitError
 from ..ops import COLLECTIVES
+from ..ranks.groups import OF_SCRIPT
 from ..ranks.session import SESSION
 from ..ranks.starting import check_timeout
 from ..reduce_ops import OutputOp
@@ -486,3 +487,6 @@ class Function:
     def __repr__(self) -> str:
         inputs = ", ".join(map(str, self._inputs))
         return f"<synk.Function {self.name or self._number}({inputs})>"
+
+
+OF_SCRIPT.append(Function)

@@ -408,7 +408,6 @@ class Parallel:
         finally:
             for density in self._settled:
                 density.groups = None
-            groups.close()
 
     def _led(self, density: Density) -> Plain:
         """Return what computes a density for nutpie's threads."""

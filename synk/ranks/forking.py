@@ -10,8 +10,10 @@ from typing import Any, Literal
 from pytensor.compile import SharedVariable
 
 from ..cluster.launcher import Node
+from ..errors import StateError
 from ..user_frames import entry
 from ..workers.affinity import usable_cores
+from .groups import why_no_groups
 from .session import SESSION
 
 
@@ -24,6 +26,7 @@ def fork(
     timeout: float | None = None,
     on_death: Literal["report", "restore"] = "report",
     restarts: int = 0,
+    groups: int = 1,
 ) -> int:
     """Fork one process per device; this process becomes rank 0.
 
@@ -62,6 +65,10 @@ def fork(
         How often the ranks come back by themselves after one has died. The call in
         which it did raises :class:`synk.WorkerDied`; the next begins with what
         :func:`synk.recover` does, and a warning that says what is lost.
+    groups : int
+        In how many groups of as many ranks each :func:`synk.groups`,
+        :func:`synk.sweep` and :func:`synk.cross_validate` compute side by side. All
+        other calls of the script are made by all ranks.
 
     Returns
     -------
@@ -71,12 +78,13 @@ def fork(
     Raises
     ------
     StateError
-        If synk is forked already or in a worker; or if GPUs are asked for and cannot be
-        used.
+        If synk is forked already or in a worker; if GPUs are asked for and cannot be
+        used; or if there can be no groups, as on GPUs or several machines.
     SynkError
         If a limit of this user or the machine does not allow so many processes.
     ValueError, TypeError
-        If an argument makes no sense, or there are fewer GPUs than ranks.
+        If an argument makes no sense, there are fewer GPUs than ranks, or the ranks
+        cannot be so many groups of one size.
 
     Examples
     --------
@@ -85,7 +93,11 @@ def fork(
     2
     >>> synk.close()
     """
-    return SESSION.fork(n, devices, threads, timeout, on_death, restarts)
+    count = SESSION.fork(n, devices, threads, timeout, on_death, restarts, groups)
+    if groups > 1 and (why := why_no_groups()):
+        SESSION.close()
+        raise StateError(f"there can be no groups of ranks: {why}")
+    return count
 
 
 @entry

@@ -51,6 +51,7 @@ class Pool:
         # adds to it at any line, and in any thread: so it is only appended to, and what
         # was sent is taken off by its number.
         self.notices: list[Dropped] = []
+        self.groups: tuple = ()  # of the ranks, once they were asked for
         self.replied = 0.0  # when all had replied to a command, by monotonic()
 
     def join_nodes(self, ranks: list[int], node: int) -> None:

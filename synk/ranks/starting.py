@@ -43,6 +43,7 @@ class SessionOptions(NamedTuple):
     timeout: float | None
     restores: bool  # what is scattered is kept, to be scattered again
     restarts: int
+    groups: int  # that ranks are to compute in, each by themselves
 
 
 def check_asked(
@@ -52,6 +53,7 @@ def check_asked(
     timeout: float | None,
     on_death: str,
     restarts: int,
+    groups: int = 1,
 ) -> SessionOptions:
     """Check the arguments of `synk.fork`, and find a place for each rank."""
     cores = affinity.usable_cores()
@@ -72,8 +74,11 @@ def check_asked(
         Place(device, share, threads or len(share))
         for device, share in zip(plans, cores_by_rank(plans, cores), strict=True)
     ]
-    spin = len(places) <= len(cores)
-    return SessionOptions(places, spin, timeout, on_death == "restore", restarts)
+    groups = check_count("groups", groups)
+    if len(places) % groups:
+        raise ValueError(f"{len(places)} ranks cannot be {groups} groups of one size")
+    restores, spin = on_death == "restore", len(places) <= len(cores)
+    return SessionOptions(places, spin, timeout, restores, restarts, groups)
 
 
 def check_can_fork(state: str, rank: int, size: int) -> None:

@@ -122,7 +122,8 @@ def cross_validate(
     groups : int, optional
         Train for so many folds at once, each by a group of the ranks, in processes that
         are forked from this one: what `validation` and callbacks change of the script's
-        is changed there. By default one after the other by all ranks. The numbers are
+        is changed there. By default as many as :func:`synk.fork` was asked for: one
+        fold after the other by all ranks without its ``groups=``. The numbers are
         the same as far as they do not depend on the number of ranks (see "The same
         numbers again" in the docs), as those of a training rule do.
 
@@ -235,8 +236,8 @@ def sweep(
     run : callable
         Called with the trainer of a setting: to ``fit`` it, or `cross_validate`.
     groups : int, optional
-        Train with so many settings at once, each by a group of the ranks; what `run`
-        returns is pickled then. See `cross_validate`.
+        Train with so many settings at once, each by a group of the ranks, as folds are;
+        what `run` returns is pickled then. See `cross_validate`.
 
     Returns
     -------

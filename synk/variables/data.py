@@ -13,6 +13,7 @@ import numpy as np
 
 from ..errors import ORDINARY, StateError
 from ..memory.segment import WATCHED, Segment, Window
+from ..ranks.groups import OF_SCRIPT
 from ..ranks.session import SESSION
 from ..user_frames import entry
 from ..workers.forks import by_the_script
@@ -384,6 +385,9 @@ class Data:
 
 
 _states = itertools.count()
+
+
+OF_SCRIPT.append(Data)
 
 
 class Lending:

@@ -23,11 +23,16 @@ from processes import (
     all_pids,
     arrive_and_stay,
     await_arrivals,
+    board,
+    die,
     is_alive,
+    note,
+    nothing,
     release,
     reset,
     running,
     summing,
+    wait_until,
 )
 
 import synk
@@ -471,3 +476,83 @@ def test_a_mode_that_the_script_sets_stays_when_the_session_ends():
         with synk.session(2):
             pytensor.config.mode = "FAST_RUN"
         assert pytensor.config.mode == "FAST_RUN"
+
+
+# -- groups of ranks
+
+
+def meet(number: int, rows: np.ndarray) -> tuple:
+    """Make a function in a group, and call it while the other group does so."""
+    x = pt.matrix("x", dtype="float64")
+    f = synk.function([x], x.sum(), mode=PY)
+    note(20 + number, 1)
+    wait_until(lambda: board(21 - number), 30, "the other group is here")
+    return synk.size(), synk.rank(), f(rows).item()
+
+
+def test_groups_compute_side_by_side_each_with_its_ranks():
+    with synk.session(4, groups=2), ThreadPoolExecutor() as threads:
+        groups, data = synk.groups(), synk.data(ROWS)
+        assert [each.ranks for each in groups] == [range(2), range(2, 4)]
+        assert synk.groups() == groups
+        note(20, 0)
+        note(21, 0)
+        found = threads.map(lambda each: each.run(meet, each.number, data), groups)
+        assert list(found) == [(2, 0, TOTAL)] * 2
+        assert summing()(data) == TOTAL
+
+
+def test_a_group_begins_with_the_scripts_variables_and_keeps_its_own():
+    count = pytensor.shared(3.0, "count")
+    count_on = synk.function([], count, updates=[(count, count + 1)], mode=PY)
+    with synk.session(2, groups=2):
+        first, second = synk.groups()
+        assert count_on().item() == 3
+        with first.leader(count_on) as call:
+            assert [call().item(), call().item()] == [4, 5]
+            assert second.run(count_on).item() == 4
+            assert count_on().item() == 4
+        assert first.run(count.get_value) == 5
+
+
+def test_what_a_leader_has_from_the_fork_is_not_pickled():
+    total, rows = summing(), synk.data(ROWS)
+    w = pytensor.shared(2.0, "w")
+    with synk.session(2, groups=1):
+        (group,) = synk.groups()
+        with group.leader(lambda f, x, w: f(x) * w.get_value()) as call:
+            rows[:] = 2 * ROWS
+            assert call(total, rows, w) == 4 * TOTAL
+            made_after = synk.data(ROWS)
+            with pytest.raises(StateError, match="was made after the group's leader"):
+                call(total, made_after, w)
+            assert call(total, ROWS, w) == 2 * TOTAL
+
+
+def test_a_rank_that_dies_breaks_its_group_alone():
+    total, dying = summing(), acting(1, die, "SIGKILL")
+    with synk.session(4, groups=2):
+        first, second = synk.groups()
+        with first.leader(lambda f, x: f(x)) as call, second.leader(total) as other:
+            with pytest.raises(WorkerDied):
+                call(dying, ROWS)
+            assert other(ROWS) == TOTAL
+            assert call(total, ROWS) == TOTAL
+
+
+def test_what_cannot_be_groups():
+    for groups in 0, 3, 4:
+        with pytest.raises(ValueError, match="groups"):
+            synk.fork(2, groups=groups)
+    assert not synk.is_forked()
+    with pytest.raises(StateError):
+        synk.groups()
+    with synk.session(2):
+        (group,) = synk.groups()
+        assert (group.number, group.ranks) == (0, range(2))
+        with pytest.raises(StateError, match="leads a group itself"):
+            group.run(lambda: synk.groups()[0].run(nothing))
+        with pytest.raises(ZeroDivisionError):
+            group.run(lambda: 1 / 0)
+    with synk.session(2), pytest.raises(StateError, match="that was closed"):
+        group.run(nothing)
