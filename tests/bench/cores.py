@@ -3,9 +3,9 @@
 ``python -m tests.bench.cores`` goes through 1, 2, 4, ... ranks, up to the cores that
 there are, each a process of its own, and takes some six minutes; it needs PyMC and
 nutpie, and no network. It prints medians: of calls of the models' log-densities with
-gradients, of all-reduces, and of whole runs of nutpie, of as many chains as cores and
-four at most: by itself, in a block of `synk.pymc.parallel`, and there by all ranks in
-turn.
+gradients, of all-reduces, of calls on 1, 2, 4, ... groups of the ranks at once, and of
+whole runs of nutpie, of as many chains as cores and four at most: by itself, in a block
+of `synk.pymc.parallel`, and there by all ranks in turn.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ import subprocess
 import sys
 import warnings
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from time import perf_counter
 
 import numpy as np
@@ -87,6 +89,24 @@ def on_ranks(ranks: int) -> None:
             )
 
 
+def on_groups(ranks: int) -> None:
+    """Print what calls take, in ms, while all groups make some."""
+    groups = 1
+    while groups <= ranks:
+        with synk.session(ranks, groups=groups), ThreadPoolExecutor() as threads:
+            density = synk.pymc.logp_dlogp(build(KINDS[0], ROWS))
+            density(density.start)  # compiled, before leaders are forked
+            with ExitStack() as stack:
+                leaders = [each.leader(density) for each in synk.groups()]
+                calls = [stack.enter_context(leader) for leader in leaders]
+                took = threads.map(
+                    lambda call, at=density.start: median(lambda: call(at), 30), calls
+                )
+                of = f"{groups:3} groups of {ranks // groups:3}"
+                print(f"{of}  {KINDS[0]:15} {max(took) * 1e3:9.2f} ms", flush=True)
+        groups *= 2
+
+
 def chains(ranks: int) -> None:
     """Print what runs of chains take, in s, in turns."""
     model = build("logistic", ROWS)
@@ -118,6 +138,7 @@ def main() -> None:
             [sys.executable, "-m", "tests.bench.cores", str(ranks)], check=True
         )
         ranks *= 2
+    on_groups(cores)
     chains(cores)
 
 
