@@ -117,8 +117,13 @@ class Leader:
             _ENDS.add(self._script)
             given = groups, group, work, there, self._known
             self._process = _FORK.Process(target=_lead, args=given, daemon=True)
-            self._process.start()
-            there.close()
+            try:
+                self._process.start()
+            except BaseException:
+                _ENDS.discard(self._script)
+                raise
+            finally:
+                there.close()
 
     def __call__(self, *args: Any) -> Any:
         """Have the leader call `work`, as the master of its group's ranks."""
@@ -167,8 +172,8 @@ class _Pickler(cloudpickle.Pickler):
             return None
         if self._known.get(id(obj)) is not obj:
             raise StateError(
-                f"{obj} was made after the group's leader was forked, which has nothing"
-                " of it"
+                f"{obj} was made after the group's leader was forked: make it before,"
+                " or in the group"
             )
         return id(obj)
 
