@@ -6,6 +6,7 @@ import collections.abc
 import h5py
 import numpy as np
 
+collections.Container = collections.abc.Container
 collections.Iterable = collections.abc.Iterable
 collections.Mapping = collections.abc.Mapping
 collections.Sequence = collections.abc.Sequence

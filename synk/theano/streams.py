@@ -8,6 +8,7 @@ seed. `synk.function` gives each rank a stream of its own.
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -175,3 +176,27 @@ class MRG_RandomStreams(RandomStreams):
 
     def __init__(self, seed: Any = 12345, use_cuda: bool | None = None) -> None:
         super().__init__(seed)
+
+    def normal(
+        self,
+        size: Any = None,
+        avg: Any = 0.0,
+        std: Any = 1.0,
+        ndim: int | None = None,
+        dtype: Any = None,
+        nstreams: Any = None,
+        truncate: bool = False,
+    ) -> Any:
+        """Draw from a normal distribution, cut off (`truncate`) at 2 `std` from `avg`."""
+        if not truncate:
+            return super().normal(size, avg, std, ndim, dtype)
+        if size is None:
+            size = (pt.as_tensor_variable(avg) + std).shape
+        # By the inverse of its distribution function.
+        within = math.erf(math.sqrt(2))
+        given = {"size": size, "ndim": ndim, "dtype": "float64"}
+        drawn = self._draw(ptr.uniform, -within, within, **given)
+        found: Any = avg + std * math.sqrt(2) * pt.erfinv(drawn)
+        found = pt.cast(found, _floats(dtype))
+        found.rng, found.update = drawn.rng, drawn.update
+        return found

@@ -18,6 +18,7 @@ import theano.sparse
 import theano.tensor as T
 import theano.tensor.fft
 from places import SUPPORT
+from scipy import stats
 from theano.sandbox.rng_mrg import MRG_RandomStreams
 from theano.sparse import basic
 from theano.tensor.shared_randomstreams import RandomStreams
@@ -336,6 +337,18 @@ def test_moments_ranges_and_dtypes(kind):
     assert abs(normal.std() - 3) < 0.2
     assert set(coins) == {0.0, 1.0}
     assert abs(coins.mean() - 0.3) < 5 * 0.46 / N**0.5
+
+
+def test_a_normal_distribution_is_cut_off_at_two_deviations():
+    """As Keras draws initial weights."""
+    s, of_rows = MRG_RandomStreams(1), np.array([1.0, 100.0])
+    drawn, rows = draw(
+        s.normal((N,), avg=2.0, std=3.0, truncate=True, dtype="float32"),
+        s.normal(avg=of_rows, std=np.array([0.1, 5.0]), truncate=True),
+    )
+    assert (drawn.dtype, rows.shape) == ("float32", (2,))
+    assert (abs(rows - of_rows) <= [0.2, 10]).all()
+    assert stats.kstest(drawn, stats.truncnorm(-2, 2, 2, 3).cdf).pvalue > 0.01
 
 
 def test_other_distributions_are_drawn_by_gen():
