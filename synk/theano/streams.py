@@ -187,7 +187,7 @@ class MRG_RandomStreams(RandomStreams):
         nstreams: Any = None,
         truncate: bool = False,
     ) -> Any:
-        """Draw from a normal distribution, cut off (`truncate`) at 2 `std` from `avg`."""
+        """Draw from a normal distribution, perhaps cut off at 2 `std` from `avg`."""
         if not truncate:
             return super().normal(size, avg, std, ndim, dtype)
         if size is None:
