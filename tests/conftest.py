@@ -45,7 +45,7 @@ FORKING = (
 """Files that fork most. They come first: forking takes a large process far longer."""
 
 LONG = (
-    *("test_demos", "test_precision", "test_mirror", "test_on_nodes", "test_nn_jax"),
+    *("test_demos", "test_precision", "test_on_nodes", "test_nn_jax"),
     *(
         "test_resnet50",
         "test_introduction_refusals",

@@ -238,14 +238,6 @@ def test_easgd_is_a_product_of_matrices(n, alpha, order):
     close([*[w["w"][0] for w in found.workers], found.centre[0]], ends)
 
 
-def test_easgd_together_moves_the_centre_by_all_old_differences():
-    n, beta = 4, 0.8
-    found = run(EASGD(1, beta), lambda w, rank, k: w + rank, 1, n, [1.0])
-    close(found.centre, [1 + beta / n * (0 + 1 + 2 + 3)])
-    ends = [1 + (1 - beta / n) * i for i in range(n)]
-    close([w["w"][0] for w in found.workers], ends)
-
-
 def test_easgd_warns_where_its_centre_would_not_settle():
     """Platoon's 0.5 for each worker diverges from four of them on."""
     rule = EASGD(1, beta=0.5 * 4)
@@ -410,13 +402,6 @@ def test_each_worker_gossips_by_a_stream_of_its_own():
 
 
 # -- DiLoCo
-
-
-def test_diloco_with_a_plain_outer_step_is_local_sgd():
-    step = towards([[1.0], [2.0], [5.0]])
-    outer = DiLoCo(4, learning_rate=1.0, momentum=0.0)
-    expected = run(LocalSGD(4), step, 20, 3, [0.0]).centre
-    close(run(outer, step, 20, 3, [0.0]).centre, expected)
 
 
 def test_diloco_of_one_inner_step_is_nesterov():

@@ -266,17 +266,6 @@ def test_integers_wrap_averages_round_and_nan_wins_as_in_numpy(ranks):
                 assert_on_ranks(a, right(values, axis=0))
 
 
-@one_and_three_ranks
-def test_the_same_values_give_the_same_bits(ranks):
-    a = pytensor.shared(np.zeros(3000, "float32"))
-    results = set()
-    for _ in range(3):
-        give([a], ranks, "float32", [(3000,)], 7)
-        synk.all_reduce(a, "avg")
-        results |= {value.tobytes() for value in by_rank(a)}
-    assert len(results) == 1
-
-
 # -- weights ---------------------------------------------------------------------------
 
 

@@ -188,18 +188,6 @@ def test_noise_layers():
     check_noise(MODE)
 
 
-def test_helpers_of_layers():
-    hidden = L.DenseLayer(L.InputLayer((None, 4)), 3)
-    last = L.DenseLayer(hidden, 2)
-    assert L.get_output_shape(last, (7, 4)) == (7, 2)
-    assert L.get_all_params(last) == [hidden.W, hidden.b, last.W, last.b]
-    doubled = [2 * value for value in L.get_all_param_values(last)]
-    L.set_all_param_values(last, doubled)
-    given = {hidden: np.ones((2, 3))}
-    output = theano.function([], L.get_output(last, given), mode=MODE)()
-    np.testing.assert_allclose(output, np.maximum(np.ones((2, 3)) @ doubled[2], 0))
-
-
 @pytest.mark.parametrize("name", ["dnn", "corrmm", "cuda_convnet"])
 def test_layers_for_gpus_are_missing(name):
     """As in a Theano without a GPU: scripts import them within `except ImportError`."""

@@ -11,7 +11,7 @@ import pytensor
 import pytensor.tensor as pt
 import pytest
 from on_ranks import one_and_three_ranks
-from processes import ROWS, TOTAL, acting, die, reset, summing
+from processes import ROWS, TOTAL, acting, summing
 from reference import PY
 
 import synk
@@ -197,11 +197,3 @@ def test_an_error_in_a_call_ends_the_run_and_not_the_session(two_ranks):
             f.run([12] * 50, ROWS)
         assert any(f"rank {rank}" in note for note in caught.value.__notes__)
         assert summing().run([12] * 3, ROWS).tolist() == [TOTAL] * 3
-
-
-def test_a_death_ends_the_run():
-    reset()
-    with synk.session(3):
-        f = acting(1, die, "SIGKILL")
-        with pytest.raises(synk.WorkerDied, match="rank 1"):
-            f.run([12] * 50, ROWS)

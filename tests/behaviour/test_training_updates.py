@@ -44,26 +44,6 @@ def test_every_rank_has_the_new_value_of_the_serial_run(ranks):
             assert held[3] == bool(times % 2)
 
 
-@one_and_three_ranks
-def test_updates_act_on_every_rank_by_itself_where_the_function_is_local(ranks):
-    x = pt.vector("x")
-    total, calls = pytensor.shared(0.0), pytensor.shared(np.int64(0))
-    rows = pytensor.shared(np.zeros(0))
-    updates = [(total, total + x.sum()), (calls, calls + 1), (rows, x * 1)]
-    f = synk.function([x], updates=updates, mode=PY, local=True)
-    value = np.arange(1.0, 8.0)
-    for times in (1, 2):
-        f(value)
-        for rank, part in enumerate(cut(value, ranks)):
-            held = synk.get_value(rank, [total, calls, rows])
-            assert held[:2] == [times * part.sum(), times]
-            assert_same(held[2], part)
-    g = synk.function([x], updates={rows: x * 1}, mode=PY, local=True)
-    g(value, num_slices=3)  # the rows of all slices
-    for rank, part in enumerate(cut(value, ranks)):
-        assert_same(synk.get_value(rank, rows), part)
-
-
 @pytest.mark.parametrize("local", [False, True])
 @three_ranks
 def test_a_rank_without_rows_has_the_others_new_values_or_what_needs_no_rows(

@@ -1,4 +1,4 @@
-"""What masters of several nodes agree on: headers, clocks, cores, bytes of replies."""
+"""What masters of several nodes agree on: headers, clocks, cores, what is told."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ from synk.cluster.cache import NodeCache
 from synk.cluster.clocks import ROUND_TRIPS, Clock, between
 from synk.cluster.inbox import to_keep
 from synk.cluster.launcher import Launched, Node, chosen, launched, take_cores
-from synk.cluster.message import FEW, dumps, loads
 from synk.cluster.rounds import (
     COMMAND,
     IDLE,
@@ -271,7 +270,7 @@ def test_it_is_said_when_more_or_fewer_cores_were_meant(bound, said, warned):
     assert [warned in str(each.message) for each in caught] == [True] * bool(warned)
 
 
-# -- replies as bytes: arrays come in the place of windows
+# -- what is told, and kept
 
 
 def in_a_window(array):
@@ -280,28 +279,6 @@ def in_a_window(array):
     place = segment.array(array.dtype, array.shape)
     place[...] = array
     return segment, segment.window(place)
-
-
-def test_arrays_come_back_each_for_its_window():
-    record = np.dtype([("a", "i4"), ("b", "f8")])
-    kinds = [((24,), "f8"), ((), "f8"), ((2, 3), ">f4"), ((2,), record), ((0, 4), "f8")]
-    # Of each kind two, which travel together if they are small.
-    arrays = [
-        np.full(shape, i, dtype)
-        for i, (shape, dtype) in enumerate([*kinds, ((FEW,), "f8")] * 2)
-    ]
-    held, windows = zip(*map(in_a_window, arrays), strict=True)
-    assert len(held) == len(windows)
-    told = [({0: window}, 7) for window in windows]
-    found = loads(dumps([*told, None, told[0]], Attachments().array))
-    assert found[-2] is None
-    assert found[-1][0][0] is found[0][0][0]
-    for (outputs, rows), array in zip(found[:-2], arrays, strict=True):
-        assert rows == 7
-        assert type(outputs[0]) is np.ndarray
-        assert (outputs[0].dtype, outputs[0].shape) == (array.dtype, array.shape)
-        np.testing.assert_array_equal(outputs[0], array)
-    assert loads(dumps([None, 3])) == [None, 3]
 
 
 def test_what_all_are_told_is_as_long_for_a_thousand_nodes():

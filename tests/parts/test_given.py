@@ -96,16 +96,6 @@ def test_the_memory_for_rows_is_used_again():
 # -- a generator for each rank ---------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["PCG64", "Philox", "MT19937", "SFC64"])
-def test_the_kind_of_generator_is_kept_on_every_rank(name):
-    kind = getattr(np.random, name)
-    original = np.random.Generator(kind(7))
-    for rank in range(3):
-        own = value_for_rank(original, rank)
-        assert type(own.bit_generator) is kind
-    assert value_for_rank(original, 0) is original
-
-
 def test_streams_of_ranks_are_neither_each_others_nor_a_users_children():
     sequence = np.random.SeedSequence(7)
     original = np.random.default_rng(sequence)

@@ -1,8 +1,7 @@
-"""What a machine gives: huge pages, memory, cores, and the limits of a process."""
+"""What a machine gives: huge pages, memory, cores; and with which privileges."""
 
 from __future__ import annotations
 
-import errno
 import itertools
 import mmap
 import os
@@ -11,11 +10,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from synk.errors import SynkError
 from synk.memory import limits, mapping, proc
 from synk.memory.limits import MemoryLimit, cpu_quota, memory_limits, tightest
 from synk.memory.mapping import address
-from synk.memory.refusals import explain_limit, limits_in_words
 from synk.memory.segment import Attachments, Segment
 from synk.workers import affinity, zygote_source
 from synk.workers.zygote_source import ZygoteSource
@@ -160,19 +157,6 @@ def test_quotas_are_read_from_control_groups_of_both_versions(
     for name, text in {**files, "proc/self/cgroup": groups}.items():
         system(name, text)
     assert cpu_quota() == quota
-
-
-# -- limits of a process
-
-
-def test_only_limits_are_explained():
-    words = "too many open files on this machine"
-    for number, expected in ((errno.ENFILE, SynkError), (errno.ENOENT, OSError)):
-        error = OSError(number, os.strerror(number))
-        assert (explain_limit(error) or "").startswith(words) == (expected is SynkError)
-        with pytest.raises(expected) as caught, limits_in_words():
-            raise error
-        assert (caught.value is error) == (expected is OSError)
 
 
 # -- privileges

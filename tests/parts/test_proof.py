@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 from pytensor.compile import SharedVariable
 from pytensor.graph.traversal import ancestors
 from pytensor.scan.op import Scan
-from pytensor.tensor.subtensor import AdvancedIncSubtensor, AdvancedSubtensor, Subtensor
+from pytensor.tensor.subtensor import Subtensor
 from pytensor.tensor.type import DenseTensorType
 from random_equations import (
     as_graph,
@@ -169,19 +169,6 @@ def test_what_the_proof_says_of_loops_and_merged_axes_is_true():
     states = ("all states", "Sharded"), ("last state", "Unknown")
     for kind in ("blocks", "reverse", *states):
         assert kinds[kind] > 2, kinds
-
-
-def test_what_the_proof_says_of_labels_of_merged_axes_is_true():
-    kinds: Counter = Counter()
-    for seed in range(130, 130 + 30 * TIMES):
-        graph = seeded(seed, 10, "counted")
-        assert seed % 3 or not wrongs(graph, SPLITS[2::2])
-        for var, value in values_of(graph).items():
-            op = type(var.owner.op) if var.owner else None
-            kinds[op, blocks_of(value) != ONE, type(value).__name__] += 1
-    for op in AdvancedSubtensor, AdvancedIncSubtensor:
-        for kind in (True, "Sharded"), (False, "Sharded"), (False, "Unknown"):
-            assert kinds[(op, *kind)] > 1, (op, kind, kinds)
 
 
 def test_the_proof_understands_most_and_refuses_some():

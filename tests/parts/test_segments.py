@@ -21,53 +21,19 @@ import synk
 from synk.errors import SharedMemoryFull
 from synk.files.columns import Column
 from synk.memory import descriptors, limits
-from synk.memory.arena import Arena
 from synk.memory.loading import JobThread
 from synk.memory.mapping import address
 from synk.memory.partition import cuts, part, select
-from synk.memory.proc import start_time
 from synk.memory.rows import RowTaker, gather
 from synk.memory.segment import LOOK_FROM, Attachments, Segment, layout
 from synk.workers import recorder as phases
-from synk.workers.recorder import COMPUTING, EVENTS, MEETING, STAGE, Records, owner_of
+from synk.workers.recorder import COMPUTING, EVENTS, MEETING, STAGE, Records
 
 
 def mapped() -> set[str]:
     """Return the shared memory that this process maps or holds open."""
     gc.collect()
     return segments_of([os.getpid()])
-
-
-def test_a_segment_has_no_name_and_goes_with_its_last_view():
-    before = mapped()
-    segment = Segment(10_000)
-    assert segment.nbytes == 3 * mmap.PAGESIZE
-    array = segment.array(np.float64, (1000,))
-    array[:] = np.arange(1000)
-    assert not os.get_inheritable(segment.place[1])  # by programs that are run
-    segment.close()
-    np.testing.assert_array_equal(array, np.arange(1000))
-    assert mapped() != before
-    del array, segment
-    assert mapped() == before
-
-
-def test_attachments_map_once_and_again_after_growing():
-    segment, attachments = Segment(4096), Attachments()
-    array = segment.array(np.uint8, (4096,))
-    window = segment.window(array)
-    first = attachments.segment(*segment.place)
-    assert attachments.segment(*segment.place) is first
-    attachments.array(window)[5] = 7
-    assert array[5] == 7
-    segment.grow(8192)
-    grown = attachments.segment(*segment.place)
-    assert grown is not first
-    assert grown.array(np.uint8, (8192,))[5] == 7
-    segment.grow(10)  # less than there is: nothing happens
-    assert segment.nbytes == 8192
-    attachments.forget(segment.key)
-    assert attachments.segment(*segment.place) is not grown
 
 
 def test_descriptors_are_made_without_pythons_help_too():
@@ -147,22 +113,6 @@ def records():
     return Records(3)
 
 
-def test_the_last_events_are_kept_in_the_order_of_time(records):
-    recorder = records.recorder(0)
-    assert records.events(0) == []
-    before = time.monotonic_ns()
-    for command in range(EVENTS + 10):
-        recorder.begin(command, f"work {command % 3}")
-    kept = records.events(0)
-    assert [(event.command, event.name) for event in kept] == [
-        (command, f"work {command % 3}") for command in range(10, EVENTS + 10)
-    ]
-    times = [event.time for event in kept]
-    assert times == sorted(times)
-    assert before < times[0] <= times[-1] < time.monotonic_ns()
-    assert records.events(1) == records.events(2) == []
-
-
 class Ranks:
     """Writes what a master and two ranks do."""
 
@@ -231,35 +181,6 @@ def test_what_ranks_do_follows_from_the_events_of_all(records):
     assert ranks.does()[1:] == ["computing function 'g'"] * 2
 
 
-def test_a_segment_of_records_says_whose_it_is(records):
-    records.note_zygote(4711)
-    data = bytes(records._memory)
-    owner = owner_of(data)
-    assert owner[:4] == (3, os.getpid(), start_time(os.getpid()), 4711)
-    assert owner_of(b"something else".ljust(1 << 16)) is None
-    assert owner_of(data[:100]) is None
-    assert start_time(2**22 + 1) == 0
-
-
-# -- memory
-
-PAGEMAP = Path("/proc/self/pagemap")
-# -- the segment that messages are put into --------------------------------------------
-
-
-def test_an_arena_is_used_again_and_grows():
-    arena, attachments = Arena(), Attachments()
-    for size in (3, 3, 1000, 2, 100_000):
-        arrays = [np.full(size, size + i, dtype) for i, dtype in enumerate("fdi")]
-        windows = arena.put(arrays)
-        assert len({window[2] for window in windows}) == 1
-        for array, window in zip(arrays, windows, strict=True):
-            seen = attachments.array(window)
-            assert seen.dtype == array.dtype
-            assert seen.ctypes.data % 64 == 0
-            np.testing.assert_array_equal(seen, array)
-
-
 # -- rows by their numbers -------------------------------------------------------------
 
 
@@ -276,6 +197,8 @@ def test_gathered_rows_are_those_of_take(dtype, shape):
 
 
 # -- pages that machine code is to read ------------------------------------------------
+
+PAGEMAP = Path("/proc/self/pagemap")
 
 
 def are_mapped(array: np.ndarray) -> list[bool]:

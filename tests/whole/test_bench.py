@@ -15,7 +15,6 @@ import sys
 import textwrap
 from pathlib import Path
 
-import psutil
 import pytest
 from bench import __main__ as command
 from bench import families, likelihoods, networks, report, rounds
@@ -363,32 +362,6 @@ def test_a_group_in_full_is_written_to_its_page(tmp_path, monkeypatch):
     text = (tmp_path / "one.inc").read_text()
     assert text.count("A call of 2 processes that do nothing") == 2
     assert "plain PyTensor, not parallel  2.00 ms (2.00)" in text
-
-
-def test_ending_the_program_ends_all_peers(monkeypatch):
-    monkeypatch.setenv("PYTENSOR_FLAGS", QUICKLY)
-    program = subprocess.Popen(
-        [sys.executable, str(BENCH), "--quick", "--only", "exchange"],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    try:
-        for line in program.stderr:
-            if "round 1" in line:
-                break
-        else:
-            pytest.fail("it ended before the first round")
-        peers = psutil.Process(program.pid).children(recursive=True)
-        assert peers
-        program.terminate()
-        assert program.wait(60) == 143
-        _, alive = psutil.wait_procs(peers, 60)
-        assert not alive
-    finally:
-        program.kill()
-        program.stderr.close()
-        program.wait()
 
 
 def test_commands_that_pages_name_are_there_and_have_these_options():

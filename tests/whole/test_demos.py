@@ -337,18 +337,6 @@ def test_it_reports_draws_and_writes(here):
     assert image_of(here / "curves.png").std() > 0
 
 
-def test_rows_are_the_text_and_overlap_by_the_letter_to_foretell():
-    lstm = importlib.import_module("lstm")
-    text = lstm.read(length=10, letters=None)
-    np.testing.assert_array_equal(text.table[:-1, -1], text.table[1:, 0])
-    letters = "".join(text.alphabet[text.table[:, :-1]].ravel())
-    assert len(letters) > 400_000
-    assert 'The "while" statement' in letters
-    part = lstm.read(length=10, letters=111)
-    assert part.table.shape == (11, 11)
-    assert (part.rows["train"].stop, part.rows["validation"].start) == (9, 9)
-
-
 # -- logistic_regression.py ----------------------------------------------------------
 
 
@@ -383,19 +371,6 @@ def test_the_optimum_is_that_of_scikit_learn(logistic):
     right = LogisticRegression(C=np.inf, fit_intercept=False, tol=1e-10, max_iter=1000)
     right.fit(features, outcomes)
     np.testing.assert_allclose(found.coefficients, right.coef_[0], atol=1e-5)
-
-
-def test_standard_errors_are_those_of_repeated_draws(logistic):
-    x, w = logistic.x, logistic.w
-    information = pytensor.function([x, w], logistic.information, mode=PY)
-    found = []
-    for seed in range(60):
-        X, Y, truth = logistic.simulate(500, 2, seed)
-        fit = logistic.fit(lambda w, X=X, Y=Y: logistic.plain(X, Y, w), 2).coefficients
-        errors = np.sqrt(np.diag(np.linalg.inv(information(X, fit))))
-        found.append((fit - truth) / errors)
-    # The spread of 120 values is known to 7 percent.
-    assert np.std(found) == pytest.approx(1, abs=0.25)
 
 
 # -- sync_batch_norm.py --------------------------------------------------------------

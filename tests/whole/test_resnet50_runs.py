@@ -79,43 +79,6 @@ def test_classes_are_the_folders_and_some_images_validate(images, folder):
     data.close()
 
 
-def test_an_epoch_follows_from_seed_and_number(images, folder):
-    def epoch(number, seed=0, processes=2):
-        data = images.Folder(folder, 8, seed, processes)
-        parts = zip(*data.training(number, 7), strict=True)
-        found = [*map(np.concatenate, parts)]
-        data.close()
-        return found
-
-    first = epoch(3)
-    for got, expected in zip(epoch(3, processes=3), first, strict=True):
-        np.testing.assert_array_equal(got, expected)
-    for other in epoch(4), epoch(3, seed=1):
-        assert (other[1] != first[1]).any()
-        assert (other[0] != first[0]).any()
-
-
-def test_folders_without_classes_or_images_are_refused(images, tmp_path):
-    with pytest.raises(ValueError, match="no folders"):
-        images.Folder(tmp_path, 8, 0, 1)
-    (tmp_path / "cats").mkdir()
-    with pytest.raises(ValueError, match="cats: a class needs 2 images, found 0"):
-        images.Folder(tmp_path, 8, 0, 1)
-
-
-def test_no_more_is_decoded_ahead_than_is_bounded(images):
-    loader, taken = images.Loader(2), []
-    results = loader.map(lambda i: i * i, (taken.append(i) or i for i in range(50)))
-    for i in range(50):
-        assert next(results) == i * i
-        assert len(taken) <= i + 4
-    assert list(results) == []
-    stopped = loader.map(abs, iter(range(50)))
-    next(stopped)
-    stopped.close()
-    loader.close()
-
-
 # -- processes -----------------------------------------------------------------------
 
 

@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-import re
-from concurrent.futures import ThreadPoolExecutor
-
 import numpy as np
 import pytensor
 import pytest
 import theano
-import theano.tensor as T
 from lasagne import layers as L
-from PIL import Image
 from places import DEMOS
-from pytensor.compile.mode import Mode, register_mode
-from samples import make_folder
+from pytensor.compile.mode import Mode
 
 import synk
 
@@ -101,16 +95,6 @@ def test_a_network_of_full_size_has_as_many_parameters(
     if options:
         with pytest.raises(ValueError, match=r"depth must be 10, 16, .* got 29"):
             recipe.build(None, depth=29)
-
-
-@pytest.mark.slow
-def test_googlenet_is_compiled_in_time(zoo):
-    """With joins alone PyTensor's shapes were sums of four to the ninth terms."""
-    x = T.tensor4("x")
-    (head, *_) = zoo.ZOO["googlenet"].build(x, image_size=80, classes=5, width=0.05)
-    answer = L.get_output(head.logits, deterministic=True)
-    compiled = theano.function([x], answer, mode="FAST_COMPILE")
-    assert compiled(np.zeros((1, 3, 80, 80))).shape == (1, 5)
 
 
 # -- training ------------------------------------------------------------------------
@@ -205,32 +189,6 @@ def test_generators_move_in_their_turn_and_critics_stay_within_the_clip(zoo):
     assert np.abs(now[1][0]).max() > 1
 
 
-# -- rows ----------------------------------------------------------------------------
-
-
-def test_images_come_in_parts_that_have_each_row_once(zoo):
-    rows = zoo.open_data(arguments(zoo, "cifar10", "--rows", 30, "--hold", 9))
-    parts = list(rows.training(0))  # of 4 and 4 rows, and at last 2 and 4
-    assert [len(x) for x, _ in parts] == [8, 8, 8, 6]
-    assert rows.parts == len(parts)
-    (together,) = zoo.open_data(arguments(zoo, "cifar10", "--rows", 30)).training(0)
-    for array, *of_parts in zip(together, *parts, strict=True):
-        np.testing.assert_array_equal(np.concatenate(of_parts), array)
-    assert sum(len(x) for x, _ in rows.validation()) == rows.held_out == 3
-
-
-def test_noise_is_other_noise_in_each_epoch_and_the_same_in_each_run(zoo):
-    rows = zoo.open_data(arguments(zoo, "lsgan"))
-    ((x, first),), ((again, second),) = rows.training(0), rows.training(1)
-    np.testing.assert_array_equal(x, again)
-    assert x.shape == (10, 1, 8, 8)
-    assert (x.dtype, x.max()) == ("uint8", 240)  # 16 shades, of which 15 is most
-    assert first.shape == second.shape == (10, 100)
-    assert np.abs(first - second).max() > 0.5
-    ((_, third),) = zoo.open_data(arguments(zoo, "lsgan")).training(0)
-    np.testing.assert_array_equal(first, third)
-
-
 # -- the command line ----------------------------------------------------------------
 
 
@@ -249,62 +207,3 @@ def test_what_has_no_meaning_is_refused(zoo, capsys):
             zoo.parse_arguments(options.split())
         assert caught.value.code == 2
         assert message in capsys.readouterr().err
-
-
-def test_rates_are_those_of_the_recipes(zoo):
-    for options, expected in (
-        ("alexnet", {0: 0.01, 19: 0.01, 20: 1e-3, 69: 1e-5}),
-        ("googlenet", {7: 0.005, 8: 0.0048, 16: 0.004608}),
-        ("wide_resnet --falls 5", {4: 0.1, 5: 0.02}),
-        ("lsgan --epochs 10", {0: 1e-4, 5: 1e-4, 6: 0.8e-4, 9: 0.2e-4}),
-    ):
-        schedule = zoo.schedule_of(zoo.parse_arguments(options.split()))
-        assert {k: schedule(k) for k in expected} == pytest.approx(expected)
-
-
-def test_each_rule_can_be_had(zoo):
-    def made(*options: str):
-        return zoo.rule_of(zoo.parse_arguments(["cifar10", *options]), ranks=4)
-
-    assert made() is None
-    assert all(isinstance(made("--rule", r), synk.rules.Rule) for r in zoo.RULES)
-    rule = made("--rule", "easgd", "--every", "3", "--order", "turns")
-    assert (type(rule), rule.every, rule.order) == (synk.rules.EASGD, 3, "turns")
-    assert made("--rule", "gossip", "--every", "20").p == 0.05
-    # What takes a worker's way for a gradient has workers without momentum.
-    for rule, momentum in (("downpour", 0), ("diloco", 0.9)):
-        args = zoo.parse_arguments(["cifar10", "--rule", rule])
-        assert args.momentum == momentum
-
-
-@pytest.mark.slow
-def test_it_trains_on_a_folder_of_images(zoo, tmp_path, capsys, monkeypatch):
-    """Which threads decode, that need no time to start."""
-    pool = lambda n, *_, **__: ThreadPoolExecutor(n)  # noqa: E731
-    monkeypatch.setattr("images.ProcessPoolExecutor", pool)
-    make_folder(tmp_path / "images", 28, 30)
-    options = "--loaders 1 --width 0.06 --batch 10 --epochs 2 --ranks 2"
-    given = ["cifar10", "--rule", "easgd", "--every", "2", *options.split()]
-    register_mode("AS_IT_IS", MODE)
-    zoo.main([*given, "--images", str(tmp_path / "images"), "--mode", "AS_IT_IS"])
-    first, *epochs, final = capsys.readouterr().out.splitlines()
-    assert first == (
-        "cifar10 by EASGD(every=2, order='together', beta=0.9), 2 ranks: 1,710"
-        " parameters, 20 rows to train on and 2 to validate"
-    )
-    assert [line[:10] for line in epochs] == ["epoch   1:", "epoch   2:"]
-    numbers = r"training loss \S+, validation loss \S+, validation top-1 \S+"
-    assert all(re.search(numbers, line) for line in epochs)
-    assert re.fullmatch(r"final: training loss \d\.\d{6}", final)
-
-
-@pytest.mark.slow
-def test_a_gan_shows_what_it_draws(zoo, tmp_path, capsys):
-    png = tmp_path / "made.png"
-    args = arguments(zoo, "lsgan", "--epochs", 1, "--samples", png)
-    with synk.session(2):
-        zoo.fit(zoo.Training(args, zoo.open_data(args)), args)
-    assert f"samples: {png}" in capsys.readouterr().out
-    pixels = np.asarray(Image.open(png))
-    assert pixels.shape == (6 * 8, 7 * 8)
-    assert pixels.std() > 0
