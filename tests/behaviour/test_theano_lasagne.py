@@ -15,6 +15,7 @@ from lasagne import nonlinearities, objectives, regularization, utils
 from lasagne import updates as rules
 from lasagne.nonlinearities import softmax, tanh
 from lasagne.theano_extensions import conv, padding
+from reference import PY
 
 import synk
 
@@ -371,7 +372,7 @@ RULES = {
 }
 
 
-def of_rules(names, function, grad, mode=MODE):
+def of_rules(names, function, grad, mode=PY):
     """Return one function that trains a network by each rule, and the parameters."""
     x, y = T.matrix("x"), T.ivector("y")
     losses, updates, parameters = [], {}, {}
@@ -387,7 +388,7 @@ def test_every_rule_is_tested():
     assert set(rules.__all__) == {name for names in RULES for name in names.split()}
 
 
-def assert_serial_numbers(names, n, mode=MODE, rtol=1e-9):
+def assert_serial_numbers(names, n, mode=PY, rtol=1e-9):
     serial, expected = of_rules(names, theano.function, theano.grad)
     losses = [serial(*batch(rows)) for rows in (17, 10)]
     parallel, found = of_rules(names, synk.function, synk.grad, mode)
@@ -468,11 +469,11 @@ def test_clipping_within_a_recurrent_layer_wants_a_sum_of_a_rank(two_ranks):
         synk.function(inputs, loss, updates=updates, strict=True, local=True)
     value = np.random.RandomState(1).randn(7, 4, 3)
     of_mean, of_sum = theano.grad(loss, params), theano.grad(total, params)
-    expected = theano.function(inputs, [*of_mean, *of_sum], mode=MODE)(value)
+    expected = theano.function(inputs, [*of_mean, *of_sum], mode=PY)(value)
     assert not np.allclose(expected[0], expected[len(of_sum)] / 7), "unclipped"
     by_sum = synk.grad(total, params, op="sum")
     for outputs, local in (by_sum, True), (synk.grad(loss, params) + by_sum, False):
-        parallel = synk.function(inputs, outputs, mode=MODE, strict=True, local=local)
+        parallel = synk.function(inputs, outputs, mode=PY, strict=True, local=local)
         of_serial = expected[-len(outputs) :]
         for one, other in zip(parallel(value), of_serial, strict=True):
             np.testing.assert_allclose(one, other, rtol=1e-9, atol=1e-14)
