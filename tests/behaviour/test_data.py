@@ -5,7 +5,6 @@ from __future__ import annotations
 import warnings
 
 import numpy as np
-import psutil
 import pytensor.tensor as pt
 import pytest
 from hypothesis import given, settings
@@ -13,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as nps
 from on_ranks import one_and_three_ranks, three_ranks
 from processes import bytes_of_segments
-from reference import DTYPES, PY, assert_same, values_of
+from reference import DTYPES, PY, values_of
 from samples import WAYS, series
 
 import synk
@@ -254,18 +253,6 @@ def test_ranks_see_every_change(ranks):
     np.testing.assert_array_equal(f(made), [5])
 
 
-def test_data_outlives_sessions_and_many_are_told_apart():
-    x = pt.vector("x")
-    f = synk.function([x], (x.sum(), "sum"), mode=PY)
-    made = synk.data(np.arange(5.0))
-    for n in (2, 3, 1):
-        with synk.session(n):
-            assert f(made) == 10
-            for i in range(10):
-                assert f(synk.data(np.full(5, float(i)))) == 5 * i
-    assert made[:].sum() == 10
-
-
 @three_ranks
 def test_data_of_any_dimensions_is_an_input_and_may_be_two(ranks):
     for shape in ((5,), (5, 2), (5, 2, 1), (5, 1, 2, 2)):
@@ -373,26 +360,6 @@ def test_more_memory_than_there_is_leaves_the_old_value():
     np.testing.assert_array_equal(made.data, [1, 2, 3])
     made.set_length(4)
     np.testing.assert_array_equal(made.data, [1, 2, 3, 0])
-
-
-@pytest.mark.slow
-@three_ranks
-def test_more_elements_than_an_int32_counts(ranks):
-    """Where there is memory for them: `test_segments.py` has the arithmetic."""
-    rows = 2**31 + 10
-    if psutil.virtual_memory().available < 2 * rows:
-        return
-    try:
-        made = synk.data(shape=(rows,), dtype="int8")
-    except synk.SharedMemoryFull:
-        return
-    assert len(made) == made.size == rows
-    made[[0, 2**31 - 1, 2**31 + 5, -1]] = [1, 2, 3, 4]
-    x = pt.vector("x", dtype="int8")
-    f = synk.function([x], (x, "gather"), mode=PY)
-    assert_same(f(made, batch=[-1, 2**31 + 5, 0]), np.int8([4, 3, 1]))
-    assert_same(f(made, batch=slice(2**31 - 1, 2**31 + 7, 3)), np.int8([2, 0, 3]))
-    assert_same(f(made, batch=slice(rows - 2, None)), np.int8([0, 4]))
 
 
 @three_ranks

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import os
 import signal
 import sys
@@ -547,16 +546,3 @@ def test_whoever_leaves_waits_for_the_thread(way, tmp_path, monkeypatch):
     assert slow.goes_on.is_set()
     assert not threads()
     np.testing.assert_array_equal(sequence(rows, 8), expected)
-
-
-def test_two_epochs_at_a_time_do_not_disturb_each_other(tmp_path):
-    rows = synk.files.arrays(write(tmp_path), labels=np.arange(ROWS))
-    expected = [sequence(rows, 8, epoch) for epoch in (0, 1)]
-    found = [[], []]
-    for both in itertools.zip_longest(rows.parts(0, 8), rows.parts(1, 8)):
-        for part, of_epoch in zip(both, found, strict=True):
-            if part is not None:
-                of_epoch.append([np.array(array) for array in part.inputs])
-    for of_epoch, right in zip(found, expected, strict=True):
-        for arrays, one in zip(zip(*of_epoch, strict=True), right, strict=True):
-            np.testing.assert_array_equal(np.concatenate(arrays), one)

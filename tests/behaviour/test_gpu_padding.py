@@ -7,7 +7,7 @@ import pytensor
 import pytensor.tensor as pt
 import pytest
 from children import in_a_child
-from padding_cases import CASES, inputs, rows
+from padding_cases import rows
 from reference import PY
 
 import synk
@@ -78,26 +78,6 @@ def check_epochs(n, pad=True, **devices):
             np.testing.assert_allclose(value, serial[0].get_value(), 1e-10)
 
 
-@pytest.mark.slow
-@in_a_child
-def test_jax_gives_for_padded_rows_what_pytensor_gives_without():
-    variables = inputs()
-    options = {"on_unused_input": "ignore"}
-    with synk.session(1):
-        for make in map(CASES.get, ("statistics", "recurrence", "convolution")):
-            outputs = [(output, None) for output in make(*variables)]
-            f = synk.function(variables, outputs, mode="JAX", pad=True, **options)
-            plain = pytensor.function(variables, make(*variables), mode=PY, **options)
-            for count in (6, 4):
-                arrays = rows(count)
-                found, expected = f(*arrays), plain(*arrays)
-                for (out, _), got, value in zip(outputs, found, expected, strict=True):
-                    assert got.dtype == value.dtype
-                    text = f"{make.__name__}, {out}"
-                    np.testing.assert_allclose(got, value, 1e-9, 1e-12, err_msg=text)
-            assert shapes_compiled(f) == 1
-
-
 @in_a_child
 def test_what_one_rank_pads_compiles_and_explains():
     x = pt.matrix("x")
@@ -150,21 +130,12 @@ def check_stages():
     plain = pytensor.function([x], serial, mode=PY)
     loss, scaled, gradient, sums = make(synk.ops.all_reduce, synk.grad)
     outputs = [(loss, "avg"), (scaled, "gather"), gradient, (sums, "gather")]
-    for pad, cases in (True, [(8, 1), (5, 1), (7, 2)]), (False, [(8, 1)]):
-        f = synk.function([x], outputs, mode="JAX", pad=pad)
-        for count, slices in cases:
-            values = rows(count)[2]
-            found = f(values, num_slices=slices)
-            for got, right in zip(found, plain(values), strict=True):
-                np.testing.assert_allclose(got, right, rtol=1e-9, atol=1e-13)
-        padding = f.explain().to_dict()["padding"]
-        assert padding["padded"] if pad else padding is None
-    # The rows of all ranks are counted on all.
-    v = pt.vector("v")
-    n_rows = synk.ops.all_reduce(v.shape[0], "sum")
-    f = synk.function([v], (v.sum() / n_rows, "sum"), mode="JAX")
-    for count in (7, 1):
-        np.testing.assert_allclose(f(np.arange(float(count))), (count - 1) / 2)
+    f = synk.function([x], outputs, mode="JAX", pad=True)
+    for count in (8, 5):
+        values = rows(count)[2]
+        for got, right in zip(f(values), plain(values), strict=True):
+            np.testing.assert_allclose(got, right, rtol=1e-9, atol=1e-13)
+    assert f.explain().to_dict()["padding"]["padded"]
 
 
 def check_sliceable_rows(n):
@@ -175,15 +146,13 @@ def check_sliceable_rows(n):
     f = synk.function([], outputs, sliceable_shareds=[s, t], mode="JAX", pad=True)
     each = 20 // n
     for batch in (slice(0, 8), slice(2, 7), np.array([3, 0, 7, 3, 1])):
-        for slices in (1, 2):
-            took = np.concatenate(
-                [values[r * each : (r + 1) * each][batch] for r in range(n)]
-            )
-            total, mean, gathered = f(batch_s=batch, num_slices=slices)
-            np.testing.assert_allclose(total, (took**3).sum(axis=0))
-            np.testing.assert_allclose(mean, took.mean())
-            np.testing.assert_array_equal(gathered, took**2)
-    assert shapes_compiled(f) == 2  # 8 rows, and 4 in slices
+        took = [values[r * each : (r + 1) * each][batch] for r in range(n)]
+        took = np.concatenate(took)
+        total, mean, gathered = f(batch_s=batch)
+        np.testing.assert_allclose(total, (took**3).sum(axis=0))
+        np.testing.assert_allclose(mean, took.mean())
+        np.testing.assert_array_equal(gathered, took**2)
+    assert shapes_compiled(f) == 1
 
 
 def check_random_numbers():

@@ -413,13 +413,6 @@ def test_a_package_that_is_there_comes_first(folder):
     assert sorted(done.stdout.split()) == ["synk.theano", "theirs", "theirs"]
 
 
-def test_a_script_that_is_not_there(folder):
-    done = run("-m", "synk", "missing.py", cwd=folder)
-    assert done.returncode == 2
-    assert done.stdout == ""
-    assert f"can't open file '{folder}/missing.py': [Errno 2]" in done.stderr
-
-
 def test_the_extras_are_those_that_the_page_lists():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     page = (ROOT / "docs" / "installation.rst").read_text()

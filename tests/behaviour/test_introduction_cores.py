@@ -362,19 +362,3 @@ def test_a_program_that_does_not_start_leaves_rank_0_confined():
         with pytest.raises(FileNotFoundError):
             os.execv("/no/such/program", ["no"])
         assert sorted(os.sched_getaffinity(0)) == own
-
-
-def test_a_function_that_others_have_wrapped_meanwhile_stays(environment, monkeypatch):
-    ours = os.system
-    with synk.session(2):
-        wrapped = os.system
-
-        def other(command):
-            return wrapped(command)
-
-        monkeypatch.setattr(os, "system", other)
-    assert os.system is other
-    assert os.system("true") == 0
-    monkeypatch.setattr(os, "system", ours)
-    with synk.session(2):
-        assert by_system() == [CORES, ["7", None, None, None]]

@@ -236,16 +236,6 @@ def test_the_default_mode_equals_pytensor_in_the_default_mode(two_ranks):
 # -- slices ----------------------------------------------------------------------------
 
 
-def test_row_wise_outputs_under_another_op_than_gather_are_refused():
-    """Slices of 2, 1 and 1 rows must not be broadcast against each other."""
-    x = pt.matrix("x")
-    f = synk.function([x], (x.sum(axis=1), "sum"), mode=PY)
-    with synk.session(1):
-        with pytest.raises(synk.ShapeMismatch, match=r"\(2,\) and \(1,\)"):
-            f(np.ones((4, 2)), num_slices=3)
-        assert_same(f(np.ones((4, 2))), np.full(4, 2.0))
-
-
 def test_more_slices_than_rows_cost_nothing(two_ranks):
     x = pt.vector("x")
     f = synk.function([x], (x.sum(), "sum"), mode=PY)

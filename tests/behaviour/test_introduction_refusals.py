@@ -346,29 +346,19 @@ def test_what_is_no_answer_is_refused():
 
 STEP = """
 import numpy as np, pytensor, pytensor.tensor as pt, synk
-x, y = pt.matrix("x"), pt.lvector("y")
-w = pytensor.shared(np.full((6, 3), 0.1))
-loss = LOSS
+x, w = pt.matrix("x"), pytensor.shared(np.full(6, 0.1))
+loss = (pt.tanh(x @ w) ** 2).mean()  # few Ops: each takes long to compile
 updates = synk.updates.sgd(synk.grad(loss, [w]), [w], 0.1)
-step = synk.function([x, y], loss, updates=updates, mode="MODE")
+step = synk.function([x], loss, updates=updates, mode="NUMBA")
 synk.fork(2)
-rng = np.random.default_rng(0)
-print(step(rng.normal(size=(8, 6)), rng.integers(0, 3, 8)) > 0)
+print(step(np.ones((8, 6))) > 0)
 synk.close()
 """
 
-LOSSES = {
-    # Few Ops: each takes long to compile.
-    "NUMBA": "((pt.tanh(x @ w).sum(axis=1) - y) ** 2).mean()",
-    "JAX": "-synk.nn.log_softmax(x @ w)[pt.arange(y.shape[0]), y].mean()",
-}
 
-
-@pytest.mark.parametrize("mode", [pytest.param("NUMBA", marks=pytest.mark.slow), "JAX"])
-def test_a_step_of_a_network_prints_nothing(mode, tmp_path):
-    if mode == "JAX":
-        pytest.importorskip("jax")
-    script = STEP.replace("LOSS", LOSSES[mode]).replace("MODE", mode)
+@pytest.mark.slow
+def test_a_step_of_a_network_prints_nothing(tmp_path):
+    """As it does in JAX mode: `test_gpu_jax_mode.py` looks at what XLA says."""
     flags = f"{os.environ.get('PYTENSOR_FLAGS', '')},base_compiledir={tmp_path}/code"
-    done = run_python("-c", script, PYTENSOR_FLAGS=flags.lstrip(","))
+    done = run_python("-c", STEP, PYTENSOR_FLAGS=flags.lstrip(","))
     assert (done.stdout, done.stderr) == ("True\n", "")

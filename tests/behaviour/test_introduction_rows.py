@@ -104,23 +104,6 @@ def test_every_rank_takes_a_contiguous_part_of_the_batch(ranks):
             assert_same(synk.get_value(rank, own), part)
 
 
-@three_ranks
-def test_a_batch_can_change_from_call_to_call(ranks):
-    f = function_of_rows()
-    X = synk.data(np.arange(ROWS * 2.0).reshape(ROWS, 2))
-    Y = synk.data(np.arange(ROWS, dtype="int32"))
-    order = np.random.default_rng(0).permutation(ROWS)
-    for size in (4, ROWS, 1, 7, 2):
-        for start in range(0, ROWS, size):
-            rows = order[start : start + size]
-            assert_same(f(X, Y, batch=rows)[0], X[:][rows] + 1000)
-    rows = order[:5]
-    for k in range(3):  # the same array, with other values in it; other rows in X
-        rows[:] = order[k : k + 5]
-        X[:] += 1
-        assert_same(f(X, Y, batch=rows)[0], X[:][rows] + 1000)
-
-
 def test_a_batch_of_a_large_array_travels(two_ranks):
     x = pt.vector("x")
     f = synk.function([x], (x, "gather"), mode=PY)
@@ -233,20 +216,6 @@ def test_a_rank_without_chosen_rows_contributes_nothing(ranks):
         synk.all_reduce([w, own_mean])
         for var in (w, own_mean):
             assert_same(var.get_value(), part.mean(axis=0))
-
-
-@one_and_three_ranks
-def test_inputs_and_sliceable_shareds_are_used_together(ranks):
-    s, parts = shared_rows(ranks)
-    x = pt.vector("x")
-    f = synk.function(
-        [x], [(x, "gather"), (s.sum(), "sum")], sliceable_shareds=[s], mode=PY
-    )
-    value = np.arange(3.0 * ranks)
-    for slices in (1, 2, 4):
-        rows, total = f(value, batch_s=slice(1, None), num_slices=slices)
-        assert_same(rows, value)
-        assert_same(total, sum(part[1:].sum() for part in parts), ulps=8)
 
 
 @three_ranks

@@ -1,20 +1,15 @@
 """`import synkhronos`: scripts of synk's ancestor, and what became of its synkhronos.
 
 The scripts in ``ancestors`` keep the contracts of Synkhronos's own demos, in our words.
-With SYNK_SYNKHRONOS_SCRIPTS its demos themselves are run, byte for byte.
 """
 
 from __future__ import annotations
 
-import gzip
 import importlib
 import os
-import re
 import runpy
-import struct
 import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytensor
@@ -27,25 +22,18 @@ from synkhronos.extensions import train, updates
 import synk
 
 ANCESTORS = SUPPORT / "ancestors"
-ORIGINALS = os.environ.get("SYNK_SYNKHRONOS_SCRIPTS", "")
-SEEDED = "import numpy; numpy.random.seed(0)"
 
 
-def run(*args: object, seconds: float = 120) -> subprocess.CompletedProcess:
-    """Run ``python -m synk`` on two cores at the most."""
+def test_a_script_with_the_contracts_of_synkhronos_runs_unmodified():
     two = sorted(os.sched_getaffinity(0))[:2]
-    return subprocess.run(
-        [sys.executable, "-m", "synk", *map(str, args)],
+    done = subprocess.run(
+        [sys.executable, "-m", "synk", ANCESTORS / "functions.py"],
         env=os.environ | {"PYTENSOR_FLAGS": "mode=FAST_COMPILE"},
         preexec_fn=lambda: os.sched_setaffinity(0, two),
         capture_output=True,
         text=True,
-        timeout=seconds,
+        timeout=120,
     )
-
-
-def test_a_script_with_the_contracts_of_synkhronos_runs_unmodified():
-    done = run(ANCESTORS / "functions.py")
     assert done.returncode == 0, done.stderr
     assert (done.stdout, done.stderr) == ("functions: passed\n", "")
 
@@ -58,50 +46,6 @@ def test_scripts_hold_the_contracts_of_synkhronos(name, capfd):
     finally:
         synk.close()
     assert tuple(capfd.readouterr()) == (f"{name}: passed\n", "")
-
-
-# -- the scripts of then, where they are
-
-
-def mnist(folder: Path, rows: int) -> None:
-    """Write a stand-in for MNIST's four files: ten patterns, with noise."""
-    rng = np.random.default_rng(0)
-    patterns = rng.integers(0, 2, (10, 7, 7)).repeat(4, 1).repeat(4, 2) * 200
-    for part, n in ("train", 10_000 + rows), ("t10k", 500):
-        labels = rng.integers(0, 10, n).astype(np.uint8)
-        images = (patterns[labels] + rng.integers(0, 50, (n, 28, 1))).astype(np.uint8)
-        for kind, magic, array in ("images", 2051, images), ("labels", 2049, labels):
-            header = struct.pack(f">{1 + array.ndim}i", magic, *array.shape)
-            name = f"{part}-{kind}-idx{array.ndim}-ubyte.gz"
-            with gzip.open(folder / name, "wb", 1) as file:
-                file.write(header + array.tobytes())
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(not ORIGINALS, reason="SYNK_SYNKHRONOS_SCRIPTS names no folder")
-def test_the_demos_of_synkhronos_run_byte_for_byte(tmp_path, monkeypatch):
-    demos = Path(ORIGINALS) / "demos"
-    if not demos.is_dir():
-        demos = Path(ORIGINALS)
-    for i in range(1, 6):
-        done = run(demos / f"demo_{i}.py")
-        assert done.returncode == 0, done.stderr
-        assert i == 2 or " passed." in done.stdout
-    mnist(tmp_path, 2000)
-    (tmp_path / "sitecustomize.py").write_text(SEEDED)
-    paths = os.pathsep.join([str(tmp_path), str(demos.parent), *sys.path])
-    monkeypatch.setenv("PYTHONPATH", paths)
-    monkeypatch.chdir(tmp_path)
-    losses = {}
-    for kind in "theano", "cpu_data", "gpu_data":
-        script = demos / "lasagne_mnist" / f"train_mnist_{kind}.py"
-        done = run(script, "custom_mlp:1,20,0,0", 500, 2, seconds=400)
-        assert done.returncode == 0, done.stderr
-        losses[kind] = [float(x) for x in re.findall(r"loss:\s+([\d.]+)", done.stdout)]
-        assert len(losses[kind]) == 5
-    np.testing.assert_allclose(losses["cpu_data"], losses["theano"], rtol=1e-4)
-    # Its batches have rows from each rank's own half.
-    np.testing.assert_allclose(losses["gpu_data"], losses["theano"], rtol=0.05)
 
 
 # -- names

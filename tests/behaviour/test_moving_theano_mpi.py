@@ -9,13 +9,11 @@ from __future__ import annotations
 import json
 import os
 import signal
-import sys
 
 import compat_models as models
 import numpy as np
 import pytensor
 import pytest
-from children import in_a_child
 from compat_models import (
     START,
     Momentum,
@@ -98,14 +96,6 @@ def test_t5_what_bsp_cannot_exchange_is_refused_before_anything_starts(sync_type
         train(BSP, models.Regression, sync_type=sync_type)
     with pytest.raises(ValueError, match="'asa16' rounds to 16 bits"):
         train(BSP, models.Regression, exch_strategy="asa16")
-
-
-@in_a_child
-def test_what_jax_compiles_on_each_rank_is_trained_as_well():
-    with pytensor.config.change_flags(mode="JAX"):
-        rule = train(BSP, models.InParts)
-        np.testing.assert_allclose(vector(rule), serial(2, 2)[-1], rtol=1e-10)
-    assert "jax" in sys.modules
 
 
 # -- EASGD and GOSGD

@@ -338,14 +338,3 @@ def test_what_couples_images_is_computed_from_all_and_refused_of_a_rank(
     x, _ = images(2)  # as many as the filters have channels
     right = pytensor.function([IN], COUPLED[what], mode=PY)(x)
     np.testing.assert_allclose(f(x), right, rtol=1e-10, atol=1e-12)
-
-
-def test_pixels_of_layers_have_nothing_to_do_with_the_number_of_rows():
-    """So what takes their number needs no value of the layer, and no reduction."""
-    summed = pt.tanh(nn.conv2d(IN, FILTERS)).sum(axis=1, keepdims=True)
-    hidden = nn.conv2d(summed, WIDE)
-    pooled = nn.pool_2d(hidden, (2, 2), ignore_border=True)
-    means = [var.sum(axis=(2, 3)) / var.shape[2] for var in (hidden, pooled)]
-    f = synk.function([IN], means, bcast_inputs=[WIDE], mode=PY, strict=True)
-    assert f.output_modes == ["gather", "gather"]
-    assert [stage["reduces"] for stage in f.explain().to_dict()["stages"]] == [[]]

@@ -156,13 +156,12 @@ def test_terms_are_those_of_the_rows_and_the_data(likelihood):
 # -- blocks of rows
 
 
-@pytest.mark.parametrize("mode", [None, "NUMBA"])
-def test_many_rows_are_computed_in_blocks(mode, monkeypatch):
+def test_many_rows_are_computed_in_blocks(monkeypatch):
     monkeypatch.setenv("SYNK_ENGINE", "auto")
     weights = W + 0.0 * (W.shape[0] // 2)  # JAX, which does not, gets no such division
     loss = ((Y - X @ weights) ** 2).mean()
     outputs = [loss, pt.grad(loss, weights)]
-    f = synk.function([X, Y], outputs, bcast_inputs=[W], mode=mode)
+    f = synk.function([X, Y], outputs, bcast_inputs=[W])
     rng, rows = np.random.default_rng(3), 140_000
     x, y = synk.data(rng.normal(size=(rows, 2))), synk.data(rng.normal(size=rows))
 
@@ -274,26 +273,6 @@ def test_what_changes_between_calls_is_seen(ranks):
     a.free_memory()
     with synk.session(1), pytest.raises(ValueError, match="holds nothing"):
         f(a, b, 1.0)
-
-
-@one_and_three_ranks
-def test_calls_without_arguments_see_what_is_set(ranks):
-    w = pytensor.shared(np.arange(3.0), "w")
-    n = pytensor.shared(np.int64(0), "n")
-    f = synk.function([], [(w * 2).sum()], updates=[(n, n + 1)], mode=PY)
-    for _ in range(4):
-        assert f() == [6.0]
-    w.set_value(np.arange(4.0))
-    assert f() == [12.0]
-    synk.broadcast(w, np.ones(2))
-    assert f() == [4.0]
-    n.set_value(np.int64(100))
-    for k in range(3):
-        f()
-        assert n.get_value() == 101 + k
-    assert by_rank(n) == [103] * ranks
-    pytensor.function([], [], updates=[(w, w + 1)], mode=PY)()
-    assert f() == [8.0]
 
 
 def test_repeated_calls_that_fail_are_undone(two_ranks):

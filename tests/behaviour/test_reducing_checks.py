@@ -8,7 +8,7 @@ import numpy as np
 import pytensor
 import pytensor.tensor as pt
 import pytest
-from on_ranks import one_and_three_ranks
+from on_ranks import one_and_three_ranks, three_ranks
 from reference import PY, assert_same
 
 import synk
@@ -42,7 +42,7 @@ def test_results_that_agree_are_returned_as_without_a_check(ranks, x):
     assert one(x=synk.data(ROWS), check="serial") == one(ROWS)
 
 
-@one_and_three_ranks
+@three_ranks
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_a_training_step_agrees_and_is_made_once(ranks, dtype):
     x, w = pt.matrix("x", dtype=dtype), pytensor.shared(np.ones(3, dtype), "w")

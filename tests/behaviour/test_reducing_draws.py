@@ -59,11 +59,6 @@ class Script:
         return [loss]
 
 
-def a_scalar(script):
-    drawn = script.draw(normal)
-    return [drawn, (X * drawn).sum()]
-
-
 def as_wide_as_rows(script):
     return [(X * script.draw(normal, size=(X.shape[1],))).sum(axis=0)]
 
@@ -89,11 +84,6 @@ def noise_on_parameters(script):
     """Langevin dynamics: a step down the gradient, and noise."""
     noise = script.draw(normal, size=script.w.shape)
     return script.descend(((X @ script.w - Y) ** 2).mean(), noise)
-
-
-def dropped_weights(script):
-    kept = script.draw(pt.random.bernoulli, 0.5, size=script.w.shape)
-    return script.descend(((X @ (script.w * kept) - Y) ** 2).mean())
 
 
 def behind_exponentials(script):
@@ -163,8 +153,8 @@ def row_and_common(script):
 
 
 CASES = [
-    *(a_scalar, as_wide_as_rows, with_a_mean_as_parameter, one_after_the_other),
-    *(both_from_one_state, noise_on_parameters, dropped_weights, behind_exponentials),
+    *(as_wide_as_rows, with_a_mean_as_parameter, one_after_the_other),
+    *(both_from_one_state, noise_on_parameters, behind_exponentials),
     *(in_a_graph_of_its_own, a_random_order, a_sample_of_rows),
     *(a_choice_by_rows_as_odds, a_gibbs_chain, without_an_update, by_random_streams),
 ]
@@ -293,26 +283,6 @@ def test_check_serial_takes_functions_whose_draws_are_the_serial_ones(two_ranks)
     with pytest.raises(ValueError, match="is random, and each rank draws numbers"):
         g(*values, check="serial")
     assert stream.get_value().bit_generator.state == before
-
-
-@pytest.mark.filterwarnings("ignore::synk.SplitWarning")
-def test_a_walk_along_the_rows_and_draws_after_it_are_the_serial_ones(two_ranks):
-    def walk(script):
-        def step(row, state, rng):
-            rng, noise = draw(normal, rng=rng)
-            return state * 0.5 + row + noise, rng
-
-        starts = [pt.zeros(()), script.rng]
-        states, script.after = pytensor.scan(step, [Y], starts, return_updates=False)
-        first, last = (script.draw(normal, size=states.shape) for _ in range(2))
-        return [(first * last * states).sum()]
-
-    (f, variables), (plain, right) = (
-        made(walk, function) for function in (synk.function, pytensor.function)
-    )
-    for rows in (5, 1):
-        same(f(*rows_of(rows)), plain(*rows_of(rows)))
-    assert_stored(variables, right)
 
 
 # -- what is left to the ranks ---------------------------------------------------------

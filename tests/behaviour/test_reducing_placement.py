@@ -10,7 +10,6 @@ import placement_cases as cases
 import pytensor
 import pytensor.tensor as pt
 import pytest
-from children import in_a_child
 from on_ranks import levels, three_ranks
 from placement_cases import INPUTS, LABELS, SCALE, W, X, Y, posterior
 from pytensor.printing import debugprint
@@ -70,25 +69,6 @@ def test_plain_graphs_give_the_serial_numbers(ranks, kind):
         for values in given:
             for name, got, expected in zip(named, values, right, strict=True):
                 assert_equal(f"{name}, {rows} rows, {slices} slices", got, expected)
-
-
-@pytest.mark.slow
-@in_a_child
-def test_plain_graphs_give_the_serial_numbers_in_jax_mode():
-    named = {
-        name: graph
-        for kind in (cases.statistics, cases.gradients)
-        for name, graph in list(kind())[::3]
-        if "found" not in name  # as many as values tell
-    }
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", synk.SplitWarning)
-        f, kept = made(named, "JAX")
-    right = serial(INPUTS, list(named.values()), cases.values(5))
-    with synk.session(2):
-        for values in (f(*cases.values(5)), synk.get_value(1, kept)):
-            for name, got, expected in zip(named, values, right, strict=True):
-                assert_equal(name, got, expected)
 
 
 @pytest.mark.parametrize("graph", [pt.sort(Y), Y[1:], pt.cumsum(Y)])
@@ -151,19 +131,6 @@ def test_a_step_meets_once_for_what_it_needs_of_all_rows():
 
 
 # -- what PyTensor stabilises ----------------------------------------------------------
-
-
-@three_ranks
-def test_large_exponentials_do_not_overflow(ranks):
-    large = 1000 * Y
-    by_hand = pt.exp(large) / pt.exp(large).sum()
-    outputs = [pt.log(pt.exp(large).sum()), pt.log(by_hand).sum(), pt.logsumexp(large)]
-    values = cases.values(7)[:2]
-    expected = serial([X, Y], outputs, values, FAST)
-    assert np.isfinite(expected[0])
-    f = synk.function([X, Y], outputs, mode=FAST, on_unused_input="ignore")
-    for got, right in zip(f(*values), expected, strict=True):
-        np.testing.assert_allclose(got, right, 1e-9)
 
 
 V, A, STEPS = pt.dvector("v"), pt.dscalar("a"), pt.dvector("steps")

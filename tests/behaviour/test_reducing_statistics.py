@@ -259,14 +259,3 @@ def test_ops_that_are_made_of_others_and_what_counts_rows(two_ranks):
         np.median(rows),
     ]
     assert_close(f(rows), right)
-
-
-def test_plain_pytensor_sees_nothing_of_it():
-    compiled = []
-    for mark in (synk.ops.local, lambda value: value):
-        rows, mean, _ = normalised(mark)
-        graph = [rows, mean, pytensor.grad(pt.sqr(rows).sum(), X)]
-        compiled.append(pytensor.function([X], graph, mode="FAST_COMPILE"))
-    assert "Local" not in str(compiled[0].maker.fgraph.toposort())
-    got, right = (function(unlike(5)) for function in compiled)
-    assert_close(got, right, 1e-10, 1e-10)

@@ -28,7 +28,6 @@ from processes import (
     all_pids,
     await_end,
     board,
-    kill,
     links,
     note,
     reducing,
@@ -253,13 +252,3 @@ def test_fork_and_close_can_be_interrupted_at_any_line():
         assert world_around() == before, trace.raised_at
     with synk.session(2):
         assert summing()(ROWS) == TOTAL
-
-
-def test_a_signal_handler_may_close_synk_while_it_recovers():
-    for trace in interrupts(61, 60, FORKING, synk.close):
-        synk.fork(2)
-        kill()
-        with trace, suppress(synk.StateError):
-            synk.recover()
-        synk.close()
-        assert not synk.is_forked()

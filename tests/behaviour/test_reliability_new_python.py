@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import gc
 import importlib
 import os
 import signal
@@ -16,7 +15,6 @@ import pytensor
 import pytensor.tensor as pt
 import pytest
 from children import in_a_child
-from interrupted import FORKING, interrupts
 from processes import (
     PY,
     ROWS,
@@ -25,12 +23,10 @@ from processes import (
     acting,
     all_pids,
     assert_works,
-    await_end,
     call_for_a_second,
     die,
     is_alive,
     kill,
-    links,
     running,
     summing,
     wait_until,
@@ -104,59 +100,7 @@ def test_the_zygote_is_kept_where_the_process_cannot_be_forked_any_more():
     assert not is_alive(first)
 
 
-def test_sessions_of_a_kept_zygote_can_be_interrupted_and_leave_nothing_behind():
-    call = summing()
-    synk.fork(2)
-    first = zygote()
-    assert call(ROWS) == TOTAL
-    with with_xla():
-        synk.close()
-        before = kinds_of_links(first)
-        for trace in interrupts(61, 100, FORKING):
-            with trace, contextlib.suppress(KeyboardInterrupt):
-                synk.fork(2)
-                assert call(ROWS) == TOTAL
-                synk.close()
-            synk.close()
-            assert kinds_of_links(first) == before, trace.raised_at
-        with synk.session(3):
-            assert zygote() == first
-            assert call(ROWS) == TOTAL
-    synk.close()
-
-
-def kinds_of_links(zygote: int) -> list[list[str]]:
-    """Return what descriptors are of, here and in the zygote, but for segments."""
-    gc.collect()
-    kinds = [
-        [link.split(":")[0] for link in links(pid)] for pid in (os.getpid(), zygote)
-    ]
-    return [sorted(kind for kind in some if "memfd" not in kind) for some in kinds]
-
-
 # -- a new interpreter
-
-KILLED = """
-import threading
-from processes import with_xla, children
-
-def kill():
-    while not (found := children(os.getpid())):
-        time.sleep(0.01)
-    print("pids", os.getpid(), *found, flush=True)
-    os.kill(os.getpid(), 9)
-
-with with_xla():
-    threading.Thread(target=kill).start()
-    synk.fork(2)  # of a new Python
-"""
-
-
-def test_a_new_python_ends_with_the_script(tmp_path):
-    with running(KILLED, tmp_path) as script:
-        pids = script.expect_pids()
-        script.wait()
-        await_end(pids)
 
 
 class X64(Act):

@@ -252,19 +252,6 @@ def test_what_was_scattered_can_be_restored():
             assert total() == 16
 
 
-def test_each_ranks_stream_goes_on_with_other_numbers():
-    x = pt.vector("x", dtype="float64")
-    rng = pytensor.shared(np.random.default_rng(7), name="rng")
-    next_rng, noise = pt.random.normal(size=x.shape, rng=rng).owner.outputs
-    draw = synk.function([x], (x + noise, "gather"), updates={rng: next_rng}, mode=PY)
-    with synk.session(2):
-        drawn = [*draw(np.zeros(6))]
-        kill(1)
-        assert synk.recover() == []
-        drawn += [*draw(np.zeros(6))]
-    assert len(set(drawn)) == 12
-
-
 # -- restarts
 
 
@@ -295,16 +282,6 @@ def test_between_calls_ranks_come_back_by_themselves_as_often_as_asked():
         assert call(ROWS) == 4 * TOTAL
 
 
-def test_arguments_are_checked():
-    for arguments, error, message in [
-        ({"restarts": -1}, ValueError, "restarts must be at least 0, got -1"),
-        ({"restarts": 1.5}, TypeError, "restarts must be an int"),
-        ({"on_death": "keep"}, ValueError, "on_death must be 'report' or 'restore'"),
-    ]:
-        with pytest.raises(error, match=message):
-            synk.fork(2, **arguments)
-
-
 # -- states, and faults of the recovery itself
 
 
@@ -315,16 +292,6 @@ def test_recover_needs_a_session():
     with synk.session(2):
         with pytest.raises(StateError, match="this is rank 1"):
             acting(1, synk.recover)(ROWS)
-        with pytest.raises(StateError, match="inside a synk call"):
-            acting(0, synk.recover)(ROWS)
-        child = os.fork()
-        if child == 0:
-            try:
-                synk.recover()
-            except StateError as error:
-                os._exit("forked from" not in str(error))
-            os._exit(9)
-        assert os.waitpid(child, 0)[1] == 0
         assert synk.recover() == []
         assert summing()(ROWS) == TOTAL
     with pytest.raises(StateError, match="closed"):
@@ -341,7 +308,7 @@ def test_a_recovery_can_be_interrupted_at_any_line_and_a_rank_may_die_in_it(hand
     store_own, own = own_sums()
     call, ends = summing(), 0
     with synk.session(3):
-        for trace in interrupts(41, 80, (*FORKING, "deaths.py"), handler):
+        for trace in interrupts(61, 80, (*FORKING, "deaths.py"), handler):
             store_own(ROWS)
             kill(2)
             with contextlib.suppress(WorkerDied):

@@ -117,29 +117,17 @@ ENDINGS = {
     "abort": ("hold(); os.abort()", -signal.SIGABRT, ".*"),
     "close": ("hold(); synk.close(); synk.close()", 0, ""),
     "an exception": ("hold(); raise ValueError('of mine')", 1, ".*ValueError: of mine"),
-    "an exception in a block": (
-        "hold(); synk.close()\nwith synk.session(2):\n    raise ValueError('of mine')",
-        1,
-        ".*ValueError: of mine",
-    ),
     "an error on a rank": (
         "hold(); acting(1, os.stat, 'no such file')(ROWS)",
         1,
         ".*FileNotFoundError.*rank 1 of 3.*",
     ),
-    "a dead rank": (
-        "hold(); os.kill(processes.rank_pids()[1], signal.SIGKILL); summing()(ROWS)",
-        1,
-        ".*WorkerDied: rank 1.*",
-    ),
-    "with its thread": ("begin().join()", 0, ""),
     "before its thread": ("begin(lambda: time.sleep(0.3))", 0, ""),
     "and leaves its thread": (
         "begin(lambda: time.sleep(60), daemon=True); forked.wait()",
         0,
         "",
     ),
-    "by an exit of the thread": ("begin(lambda: sys.exit(3)).join()", 0, ""),
     "by a handler of SIGTERM": (
         """
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(7))

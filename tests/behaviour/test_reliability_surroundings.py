@@ -33,7 +33,6 @@ from processes import (
     acting,
     all_pids,
     links,
-    script_environment,
     summing,
     wait_until,
 )
@@ -361,19 +360,3 @@ def test_data_is_right_whichever_streams_are_closed(closed, tmp_path):
     found = in_a_child(work)
     right = [np.arange(3e5).sum(), 28_000.0, np.arange(1e5).sum()]
     assert found == {"sums": right, "same": True}
-
-
-def test_a_script_that_was_started_without_streams(tmp_path):
-    (tmp_path / "script.py").write_text(
-        "import numpy as np, synk, pathlib\n"
-        "from processes import summing\n"
-        "rows = synk.data(np.ones((1000, 2)))\n"
-        "with synk.session(2):\n"
-        "    total = summing()(rows)\n"
-        "pathlib.Path('total').write_text(f'{total} {rows.data.sum()}')\n"
-    )
-    command = f"exec {sys.executable} script.py <&- >&- 2>&-"
-    subprocess.run(
-        ["sh", "-c", command], cwd=tmp_path, env=script_environment(), check=True
-    )
-    assert (tmp_path / "total").read_text() == "2000.0 2000.0"

@@ -132,16 +132,6 @@ def stacked_denoising():
     return costs + fine_tuned(data, given, 7, layers, index, x, y)
 
 
-def contrastive_divergence():
-    data, index, x = images(), T.lscalar(), T.matrix("x")
-    rng = numpy.random.RandomState(8)
-    machine = RBM(x, SIDE * SIDE, 5, rng, RandomStreams(rng.randint(2**30)))
-    cost, updates = machine.get_cost_updates(0.1, k=2)
-    batch = on_batches(index, data, x)
-    train = theano.function([index], cost, updates=updates, givens=batch)
-    return epochs(train) + list(machine.hbias.get_value())
-
-
 def deep_belief():
     rng, data = numpy.random.RandomState(9), images()
     index, x, y = T.lscalar("index"), T.matrix("x"), T.ivector("y")

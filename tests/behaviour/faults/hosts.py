@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import functools
 import os
@@ -11,19 +10,16 @@ import subprocess
 import time
 from collections.abc import Iterator
 from functools import partial
-from pathlib import Path
 
 import numpy as np
-import pytensor
-from processes import stamp
 from ranks import SIGKILL, at
 from threadpoolctl import threadpool_limits
-from trial import Trial, X, compare, playing
+from trial import Trial, compare, playing
 
 import synk
 
 _CLONE_NEWNS = 0x20000
-READ_ONLY, _MS_REC, _MS_PRIVATE = 1, 1 << 14, 1 << 18
+_READ_ONLY, _MS_REC, _MS_PRIVATE = 1, 1 << 14, 1 << 18
 _libc = ctypes.CDLL(None, use_errno=True)
 
 NOBODY = 65534
@@ -45,11 +41,11 @@ def not_root() -> str:
     return "" if os.geteuid() == 0 else "only root can be another user"
 
 
-def mount_tmpfs(path: str, options: str, flags: int = 0) -> None:
+def mount_read_only(path: str) -> None:
     """Mount memory on a folder, which this process and its children alone see."""
     _check(_libc.unshare(_CLONE_NEWNS))
     _check(_libc.mount(None, b"/", None, _MS_REC | _MS_PRIVATE, None))
-    _check(_libc.mount(b"tmpfs", path.encode(), b"tmpfs", flags, options.encode()))
+    _check(_libc.mount(b"tmpfs", path.encode(), b"tmpfs", _READ_ONLY, b"size=16m"))
 
 
 def _check(status: int) -> None:
@@ -66,15 +62,8 @@ def fork_and_check(trial: Trial) -> None:
     compare(trial.work.sum_(large), large.sum(), "a large sum")
 
 
-@playing
-def with_shm(
-    trial: Trial, options: str, flags: int = 0, fill: bool = False
-) -> Iterator[None]:
-    """Have a session whose ``/dev/shm`` is another one."""
-    mount_tmpfs("/dev/shm", options, flags)
-    if fill:
-        with contextlib.suppress(OSError):  # the disk is full
-            Path("/dev/shm/full").write_bytes(bytes(1 << 20))
+def with_read_only_shm(trial: Trial) -> Iterator[None]:
+    mount_read_only("/dev/shm")
     yield
     fork_and_check(trial)
 
@@ -144,18 +133,6 @@ def _limit(which: int, soft: int) -> None:
     resource.setrlimit(which, (soft, resource.getrlimit(which)[1]))
 
 
-def on_one_core(trial: Trial) -> Iterator[None]:
-    before = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, [min(before)])
-    yield
-    trial.fork()
-    try:
-        trial.work.check()
-    finally:
-        synk.close()
-        os.sched_setaffinity(0, before)
-
-
 def other_time_of_day(trial: Trial) -> Iterator[None]:
     """The time of day goes ahead or back by an hour, and then a rank is killed.
 
@@ -176,35 +153,3 @@ def other_time_of_day(trial: Trial) -> Iterator[None]:
     trial.patch.setattr(time, "clock_gettime", moved)
     trial.patch.setattr(time, "clock_gettime_ns", moved_ns)
     return at("between stages", SIGKILL)(trial)
-
-
-# -- checkpoints
-
-
-def truncated_checkpoint(trial: Trial) -> Iterator[None]:
-    trial.fork()
-    path = Path(trial.work.folder) / "weights.npz"
-    synk.save(path, trial.work.weights)
-    os.truncate(path, trial.rng.randrange(path.stat().st_size))
-    yield
-    synk.load(path, trial.work.weights)
-
-
-def full_disk(trial: Trial) -> Iterator[None]:
-    """The disk is full while a checkpoint is saved: the old one stays whole."""
-    folder = Path(trial.work.folder)
-    mount_tmpfs(str(folder), "size=64k")
-    trial.fork()
-    path = folder / "weights.npz"
-    synk.save(path, trial.work.weights)
-    before = path.read_bytes()
-    large = pytensor.shared(X.repeat(1000), name="large")
-    (folder / "other").write_bytes(bytes(48 << 10))
-    yield
-    stamp()
-    try:
-        synk.save(path, [trial.work.weights, large])
-    finally:
-        assert path.read_bytes() == before
-        assert sorted(os.listdir(folder)) == ["other", "weights.npz"]
-        _check(_libc.umount(str(folder).encode()))

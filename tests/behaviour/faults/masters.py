@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import gc
 import itertools
-import multiprocessing
 import os
 import signal
 import threading
@@ -23,12 +22,10 @@ from processes import (
     Do,
     acting,
     arrive_and_stay,
-    await_arrivals,
     board,
     children,
     note,
     rank_pids,
-    release,
     stamp,
     wait_until,
 )
@@ -331,51 +328,6 @@ def handler_that_closes(trial: Trial) -> Iterator[None]:
 # -- what the script does
 
 
-def exception_between_calls(trial: Trial) -> Iterator[None]:
-    trial.fork()
-    yield
-    trial.work.step()
-    raise LookupError("of the script")
-
-
-def two_threads(trial: Trial) -> Iterator[None]:
-    """Two threads call at once: one is served, the other is told."""
-    call = acting(1, arrive_and_stay)
-    trial.fork()
-    caught: list[BaseException] = []
-
-    def other() -> None:
-        await_arrivals(1)
-        try:
-            trial.work.step()
-        except synk.StateError as error:
-            caught.append(error)
-        finally:
-            release()
-
-    yield
-    thread = threading.Thread(target=other)
-    thread.start()
-    compare(call(X), X.sum(), "the sum")
-    thread.join()
-    raise caught[0]
-
-
-_inner: list[synk.Function] = []
-
-
-def call_in_a_call(trial: Trial) -> Iterator[None]:
-    _inner.append(trial.work.sum_)
-    call = acting(0, _call_inner)
-    trial.fork()
-    yield
-    call(X)
-
-
-def _call_inner() -> None:
-    _inner[0](X)
-
-
 def garbage_in_a_call(trial: Trial) -> Iterator[None]:
     """Functions, Data and variables are collected while a call runs."""
 
@@ -400,14 +352,3 @@ def garbage_in_a_call(trial: Trial) -> Iterator[None]:
         rows = var = function = None
         compare(dropping(X), X.sum(), "the sum")
         trial.work.step()
-
-
-def child_processes(trial: Trial) -> Iterator[None]:
-    """The script's own multiprocessing, after the fork and between calls."""
-    trial.fork()
-    yield
-    with multiprocessing.get_context("fork").Pool(2) as pool:
-        running = pool.map_async(abs, range(-50, 0))
-        trial.work.step()
-        assert running.get(10) == list(range(50, 0, -1))
-    trial.work.step()

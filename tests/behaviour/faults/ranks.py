@@ -21,11 +21,8 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
-import pytensor.tensor as pt
-from masters import in_thread, master, send, until
+from masters import in_thread, master, send
 from processes import (
-    PY,
-    Act,
     acting,
     arrive_and_stay,
     await_arrivals,
@@ -34,7 +31,7 @@ from processes import (
     stamp,
 )
 from pytensor.compile.compilelock import lock_ctx
-from trial import ARMED, Trial, Wrong, X, Y, compare, playing
+from trial import ARMED, Trial, X, compare, playing
 
 import synk
 
@@ -98,12 +95,6 @@ class NotPicklable(Exception):
 class Unprintable(Exception):
     def __str__(self):
         raise ZeroDivisionError("in __str__")
-
-
-class BadNotes(Exception):
-    @property
-    def __notes__(self):
-        raise ZeroDivisionError("in __notes__")
 
 
 class ExitsInReduce(Exception):
@@ -284,109 +275,7 @@ def interrupted_in_a_collective(trial: Trial) -> Iterator[None]:
     next(play, None)
 
 
-# -- any line
-
-LINES = 3000
-"""More than any activity below comes to."""
-
-
-@playing
-def killed(trial: Trial, who: str, activity: str) -> Iterator[None]:
-    """Have the master, the zygote or rank 1 end at a line that it comes to."""
-    tracer = partial(_at_line, partial(_is, who, os.getpid()))
-    do = trial.repeating(activity)
-    if who == "rank" and activity != "fork":
-        trace(1, tracer)
-    yield
-    # As many at the beginning as at the end: most lines are in loops.
-    note(ARMED, int(LINES ** trial.rng.random()))
-    if activity == "fork" or who == "master":
-        sys.settrace(tracer)
-    try:
-        for _ in until(20):
-            if not board(ARMED):
-                break
-            do()
-        do()
-    finally:
-        sys.settrace(None)
-
-
-def _is(who: str, master: int) -> bool:
-    if synk.rank():
-        return who == "rank" and synk.rank() == 1
-    return who == ("master" if os.getpid() == master else "zygote")
-
-
-def _at_line(is_victim: Callable[[], bool], frame: Any, event: str, arg: Any) -> Any:
-    if not frame.f_code.co_filename.startswith(SOURCE) or not is_victim():
-        return None
-    return _count
-
-
-def _count(frame: Any, event: str, arg: Any) -> Any:
-    left = board(ARMED)
-    if event == "line" and left:
-        note(ARMED, left - 1)
-        if left == 1:
-            print(frame.f_code.co_filename, frame.f_lineno, file=sys.stderr, flush=True)
-            SIGKILL()
-    return _count
-
-
-# -- what ranks compute and print
-
-
-class Changed(Act):
-    """Returns on rank 1 something else, which its action makes of the input."""
-
-    def perform(self, node, inputs, outputs):
-        (x,) = inputs
-        outputs[0][0] = self.action(x) if synk.rank() == self.rank else x.copy()
-
-
-def with_a_column_more(x):
-    return np.hstack([x, x[:, :1]])
-
-
-def with_nan(x):
-    return np.where(x == x[0, 0], np.nan, x)
-
-
-def of_another_shape(trial: Trial) -> Iterator[None]:
-    x = pt.dmatrix("x")
-    gather = synk.function([x], (Changed(1, with_a_column_more)(x), "gather"), mode=PY)
-    trial.fork()
-    yield
-    gather(X)
-
-
-def variable_of_another_shape(trial: Trial) -> Iterator[None]:
-    trial.fork()
-    synk.set_value(1, trial.work.ones, np.ones(6))
-    yield
-    try:
-        synk.all_reduce(trial.work.ones)
-    finally:
-        synk.broadcast(trial.work.ones, np.ones(5))
-
-
-def not_a_number(trial: Trial) -> Iterator[None]:
-    x = pt.dmatrix("x")
-    total = synk.function([x], (Changed(1, with_nan)(x).sum(), "sum"), mode=PY)
-    trial.fork()
-    yield
-    if not np.isnan(total(X)):
-        raise Wrong("a NaN on rank 1 is lost")
-
-
-def not_a_number_is_looked_for(trial: Trial) -> Iterator[None]:
-    """A NaN in the rows of rank 1, where the call is to look for such."""
-    rows = X.copy()
-    rows[12, 1] = np.nan
-    trial.fork()
-    yield
-    trial.work.step_(rows, Y, check="finite")
+# -- what ranks print
 
 
 def much_output(trial: Trial) -> Iterator[None]:

@@ -13,7 +13,7 @@ import masters
 import ranks
 from masters import any_rank, at_random, idle, master, zygote, zygote_and_master
 from processes import arrive_and_ignore
-from ranks import DEATHS, MOMENTS, at, computing, killed, raise_
+from ranks import DEATHS, MOMENTS, at, computing, raise_
 from trial import ACTIVITIES, BROKEN, EITHER, GOES_ON, GONE, Row
 
 import synk
@@ -77,21 +77,13 @@ def deaths_at_drawn_moments() -> Iterator[Row]:
         play = masters.closing(KILL, victims)
         yield Row(f"SIGKILL of {who}, closing", play, None, session=GONE)
     for activity in ACTIVITIES:
-        for number in (KILL, TERM):
-            name = f"{number.name} at a random moment of {activity}"
-            play = at_random(number, any_rank, activity)
-            yield dies(name, play, f"rank [12] .*{number.name}")
+        name = f"SIGKILL at a random moment of {activity}"
+        yield dies(name, at_random(KILL, any_rank, activity), "rank [12] .*SIGKILL")
     play = at_random(KILL, zygote, "step")
     yield dies("SIGKILL of the zygote at a random moment", play, "SIGKILL")
     for who, victims in {"a rank": any_rank, "the zygote": zygote}.items():
         name = f"SIGKILL of {who} at a random moment of fork, step and close"
         yield either(name, at_random(KILL, victims, "fork"))
-    for activity in ACTIVITIES:
-        name = f"SIGKILL of a rank at any line of {activity}"
-        yield dies(name, killed("rank", activity), "rank 1 .*SIGKILL")
-    for who in ("rank", "zygote"):
-        name = f"SIGKILL of a {who} at any line of fork, step and close"
-        yield either(name, killed(who, "fork"))
 
 
 # -- a rank fails, and the session goes on ---------------------------------------------
@@ -106,10 +98,6 @@ FAILURES: dict[str, tuple] = {
     "an exception whose __str__ raises": (
         partial(raise_, ranks.Unprintable),
         ranks.Unprintable,
-    ),
-    "an exception whose __notes__ raises": (
-        partial(raise_, ranks.BadNotes),
-        (ranks.BadNotes, RemoteError, ZeroDivisionError),
     ),
     "an exception whose __reduce__ exits": (
         partial(raise_, ranks.ExitsInReduce),
@@ -145,33 +133,10 @@ def failures() -> Iterator[Row]:
         "mmm",
         seconds=20,
     )
+    yield goes_on("10 MB on a rank's stdout", ranks.much_output, alone=True)
     for moment in MOMENTS:
         play = at(moment, BAD_VALUE)
         yield goes_on(f"ValueError, {moment}", play, ValueError, "bad value")
-
-
-def results() -> Iterator[Row]:
-    yield goes_on(
-        "an output of another shape from one rank",
-        ranks.of_another_shape,
-        (synk.ShapeMismatch, ValueError),
-        "shape",
-    )
-    yield goes_on(
-        "a variable of another shape on one rank",
-        ranks.variable_of_another_shape,
-        synk.ShapeMismatch,
-        "rank 1",
-    )
-    yield goes_on("NaN from one rank", ranks.not_a_number)
-    yield goes_on(
-        'NaN in one rank\'s rows, with check="finite"',
-        ranks.not_a_number_is_looked_for,
-        synk.NotFinite,
-        "row 12 .* rank 2",
-        seconds=20,
-    )
-    yield goes_on("10 MB on a rank's stdout", ranks.much_output, alone=True)
 
 
 BRIEF = 1
@@ -233,21 +198,12 @@ def ends_of_the_master() -> Iterator[Row]:
     for number in (KILL, TERM):
         name = f"{number.name} of the master at a random moment"
         yield ends(name, at_random(number, master), number)
-    for activity in ALL:
-        name = f"SIGKILL of the master at any line of {activity}"
-        yield ends(name, killed("master", activity), KILL)
 
 
 def scripts() -> Iterator[Row]:
-    name, told = "an exception between calls", "of the script"
-    yield goes_on(name, masters.exception_between_calls, LookupError, told)
     name = "an exception in the master's share"
     yield goes_on(name, computing(BAD_VALUE, 0), ValueError, "bad value")
-    name, error = "calls from two threads", synk.StateError
-    yield goes_on(name, masters.two_threads, error, "one at a time")
-    yield goes_on("a call in a call", masters.call_in_a_call, error, "inside a synk")
     yield goes_on("garbage collected in a call", masters.garbage_in_a_call)
-    yield goes_on("the script's own multiprocessing", masters.child_processes)
 
 
 # -- what a session runs on ------------------------------------------------------------
@@ -255,15 +211,10 @@ def scripts() -> Iterator[Row]:
 
 def surroundings() -> Iterator[Row]:
     """Yield rows that change their process for good."""
-    shm = {
-        "of 16 MB": hosts.with_shm("size=16m"),
-        "full": hosts.with_shm("size=64k", fill=True),
-        "read-only": hosts.with_shm("size=16m", hosts.READ_ONLY),
-    }
-    for what, play in shm.items():
-        yield goes_on(f"/dev/shm {what}", play, needs=hosts.no_mounts)
+    name, play = "/dev/shm read-only", hosts.with_read_only_shm
+    yield goes_on(name, play, needs=hosts.no_mounts)
     yield goes_on("ulimit -n 64", hosts.with_descriptors(64))
-    for spare in (0, 1, 2, 4):
+    for spare in (0, 2):
         yield Row(
             f"{spare} descriptors more than the script has",
             hosts.without_descriptors(spare),
@@ -290,19 +241,8 @@ def surroundings() -> Iterator[Row]:
         seconds=3,
         needs=hosts.not_root,
     )
-    yield Row("one core", hosts.on_one_core, None, session=GONE)
     name = "SIGKILL with another time of day"
     yield dies(name, hosts.other_time_of_day, "rank 2 .*SIGKILL")
-    name = "a checkpoint cut short"
-    error, told = synk.CheckpointError, "weights.npz"
-    yield goes_on(name, hosts.truncated_checkpoint, error, told)
-    yield goes_on(
-        "a full disk while saving",
-        hosts.full_disk,
-        OSError,
-        "No space",
-        needs=hosts.no_mounts,
-    )
 
 
 def varying(rows: Sequence[Row]) -> list[Row]:
@@ -312,6 +252,6 @@ def varying(rows: Sequence[Row]) -> list[Row]:
 
 TABLE = [
     *varying([*deaths_at_drawn_moments(), *interrupts(), *ends_of_the_master()]),
-    *(*deaths(), *failures(), *results(), *hangs(), *scripts()),
+    *(*deaths(), *failures(), *hangs(), *scripts()),
     *[replace(row, alone=True) for row in surroundings()],
 ]
