@@ -350,15 +350,3 @@ def test_what_a_script_says_of_the_environment_stands(environment, monkeypatch):
         monkeypatch.setenv("OPENBLAS_NUM_THREADS", "3")  # while there are ranks
         assert by_subprocess() == [CORES, ["7", "3", None, None]]
     assert by_subprocess() == [CORES, ["7", "3", None, None]]
-
-
-def test_a_program_that_does_not_start_leaves_rank_0_confined():
-    with synk.session(2):
-        own = CORES[: len(CORES) // 2 or 1]
-        with pytest.raises(FileNotFoundError):
-            subprocess.run(["/no/such/program"], check=False)
-        with pytest.raises(FileNotFoundError):
-            os.posix_spawn("/no/such/program", ["no"], os.environ)
-        with pytest.raises(FileNotFoundError):
-            os.execv("/no/such/program", ["no"])
-        assert sorted(os.sched_getaffinity(0)) == own

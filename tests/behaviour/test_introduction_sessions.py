@@ -140,17 +140,6 @@ def test_one_rank_forks_nothing():
         assert any("rank 0 of 1" in note for note in caught.value.__notes__)
 
 
-def test_the_processes_are_a_zygote_and_its_ranks():
-    before = psutil.Process().children()
-    with synk.session(4):
-        (zygote,) = {*psutil.Process().children()} - {*before}
-        assert len(zygote.children()) == 3
-        # In their own group, so that Ctrl-C at a terminal reaches the master alone.
-        (group,) = {os.getpgid(pid) for pid in all_pids()}
-        assert os.getpgid(0) != group
-    assert psutil.Process().children() == before
-
-
 # -- preconditions: each raises before anything is forked
 
 
