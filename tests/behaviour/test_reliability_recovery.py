@@ -146,7 +146,7 @@ def test_a_rank_may_die_at_any_line_of_the_masters_call():
     """The call is made, or raises and has changed nothing, on any rank."""
     call, total = training()
     with synk.session(3):
-        for trace in interrupts(41, 100, (), lambda: kill(1)):
+        for trace in interrupts(61, 100, (), lambda: kill(1)):
             call(ROWS)
             before = total.get_value()
             with trace:
