@@ -27,15 +27,6 @@ from synk.workers.waiting import _sleeper as sleeper
 # -- waits
 
 
-def on_threads(work, ranks: int) -> None:
-    """Have each of some ranks do its work."""
-    threads = [threading.Thread(target=work, args=(rank,)) for rank in range(ranks)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-
-
 def new_wait():
     """Return words, of which one is waited for, and a semaphore."""
     memory = Segment(4096).memory()
@@ -253,7 +244,11 @@ def test_one_at_a_time_has_a_lock(looks):
             inside[0] -= 1
             mine.release(1)
 
-    on_threads(work, 4)
+    threads = [threading.Thread(target=work, args=(rank,)) for rank in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
     assert most == [1]
     assert words.tolist() == [0, 0, 1200]
 

@@ -305,21 +305,17 @@ def bits(output: str) -> float:
 
 @pytest.mark.slow
 @in_a_child
-def test_ranks_in_jax_mode_end_at_the_bits_of_the_serial_run():
+def test_ranks_in_jax_mode_end_at_the_bits_of_the_serial_run(here):
+    """Which reports, draws and writes."""
     # 44 rows, as many in each step: JAX compiles for each number. Clipping at 0.01
     # changes nearly every gradient: see the demo's first lines.
-    options = *LETTERS, "--epochs", 1, "--sample", 0, "--clip", 0.01, "--rate", 0.02
+    options = *LETTERS, "--clip", 0.01, "--norm", 0.5, "--rate", 0.02
     options += "--batch-size", 22
-    parallel = run_here("lstm", *options, "--ranks", 2, "--mode", "JAX")
-    serial = run_here("lstm", *options, "--serial", *IN_PYTHON)
-    assert bits(parallel) == pytest.approx(bits(serial), rel=1e-6)
+    parallel = run_here("lstm", *options, "--sample", 0, "--ranks", 2, "--mode", "JAX")
+    shows = "--sample", 30, "--plot", "curves.png"
+    output = run_here("lstm", *options, *shows, "--serial", *IN_PYTHON)
+    assert bits(parallel) == pytest.approx(bits(output), rel=1e-6)
     assert "2 ranks: " in parallel
-
-
-@pytest.mark.slow
-def test_it_reports_draws_and_writes(here):
-    options = "--serial", "--sample", 30, "--norm", 0.5, "--plot", "curves.png"
-    output = run_here("lstm", *LETTERS, *IN_PYTHON, *options)
     epochs = re.findall(
         r"^epoch +(\d): train bits per letter (\S+) perplexity (\S+), validation bits"
         r" per letter (\S+) perplexity (\S+), [\d,]+ letters/s$",

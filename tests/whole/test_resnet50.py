@@ -185,13 +185,6 @@ def test_running_averages_of_a_layer(demo, statistics):
         np.testing.assert_allclose(part.var(axes), 1, rtol=1e-4)
 
 
-def test_the_rate_rises_and_falls(demo):
-    resnet50 = demo("resnet50")
-    args = resnet50.parse_arguments(["--batch", "512", "--falls", "30", "60"])
-    rates = [resnet50.rate_at(epoch, args) for epoch in (0, 1, 5, 29.9, 30, 60, 89)]
-    assert rates == pytest.approx([0, 0.04, 0.2, 0.2, 0.02, 0.002, 0.002])
-
-
 def fitted(demo, folder: Path, *options: str) -> dict[str, np.ndarray]:
     """Train, and return what is in the checkpoint but for the speed."""
     resnet50 = demo("resnet50")
@@ -216,13 +209,6 @@ def test_a_resumed_run_has_the_numbers_of_one_that_never_stopped(demo, tmp_path)
     assert whole.keys() == rest.keys()
     for name, value in whole.items():
         np.testing.assert_array_equal(value, rest[name], err_msg=name)
-
-
-def test_a_checkpoint_of_another_network_is_refused(demo, tmp_path):
-    with synk.session(1):
-        fitted(demo, tmp_path, "--epochs", "1", "--rows", "6")
-        with pytest.raises(synk.CheckpointError, match="is of another network"):
-            fitted(demo, tmp_path, "--epochs", "2", "--width", "5", "--resume")
 
 
 # -- precision -----------------------------------------------------------------------

@@ -207,3 +207,18 @@ def test_what_has_no_meaning_is_refused(zoo, capsys):
             zoo.parse_arguments(options.split())
         assert caught.value.code == 2
         assert message in capsys.readouterr().err
+
+
+def test_each_rule_can_be_had(zoo):
+    def made(*options: str):
+        return zoo.rule_of(zoo.parse_arguments(["cifar10", *options]), ranks=4)
+
+    assert made() is None
+    assert all(isinstance(made("--rule", r), synk.rules.Rule) for r in zoo.RULES)
+    rule = made("--rule", "easgd", "--every", "3", "--order", "turns")
+    assert (type(rule), rule.every, rule.order) == (synk.rules.EASGD, 3, "turns")
+    assert made("--rule", "gossip", "--every", "20").p == 0.05
+    # What takes a worker's way for a gradient has workers without momentum.
+    for rule, momentum in (("downpour", 0), ("diloco", 0.9)):
+        args = zoo.parse_arguments(["cifar10", "--rule", rule])
+        assert args.momentum == momentum
