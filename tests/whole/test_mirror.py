@@ -1,0 +1,67 @@
+"""What other tests compute with plain PyTensor, ranks compute as well: see `mirror`."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+from places import ROOT, SUPPORT, TESTS
+
+SAMPLE = ("theano_tensor", "nn_graphs", "training_updates")
+"""Files of plain graphs: Theano's names, networks, and what updates variables."""
+
+
+@pytest.mark.slow
+def test_graphs_that_tests_made_for_one_process_are_those_of_ranks(tmp_path):
+    found = mirrored([TESTS / f"behaviour/test_{name}.py" for name in SAMPLE], tmp_path)
+    assert not found["wrong"]
+    counts = found["counts"]
+    assert counts["compared"] >= 150
+    refused = {why: n for why, n in counts.items() if why.startswith("refused")}
+    assert sum(refused.values()) <= counts["compared"] / 50, refused
+
+
+def test_what_differs_is_noted(tmp_path):
+    script = tmp_path / "test_differs.py"
+    script.write_text(
+        "import numpy as np, pytensor, pytensor.tensor as pt\n"
+        "from synk.ops import local\n"
+        "def test_it():\n"
+        "    x = pt.dvector('x')\n"
+        "    total = pytensor.shared(0.0, 'total')\n"
+        "    f = pytensor.function([x], [x.sum(), local(x.sum()) * x.mean()],\n"
+        "                          updates={total: total + x.max()})\n"
+        "    assert f(np.arange(4.0))[0] == 6 and total.get_value() == 3\n"
+    )
+    found = mirrored([script], tmp_path)
+    assert found["counts"] == {"compared": 1}
+    assert len(found["wrong"]) == 1
+    assert "test_it: output 1" in found["wrong"][0]
+
+
+def mirrored(files: list, tmp_path) -> dict:
+    """Run tests as the plugin has it, and return what it has found."""
+    out = tmp_path / "mirrored.json"
+    paths = os.pathsep.join([str(ROOT), str(SUPPORT), os.environ.get("PYTHONPATH", "")])
+    options = ["-q", "-n0", "-p", "mirror", "-p", "no:cacheprovider", "-W", "ignore"]
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "pytest",
+            *options,
+            "-c",
+            ROOT / "pyproject.toml",
+            *files,
+        ],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": paths, "MIRROR_OUT": str(out)},
+        capture_output=True,
+        text=True,
+        timeout=280,
+    )
+    assert out.exists(), done.stdout[-2000:] + done.stderr[-2000:]
+    return json.loads(out.read_text())
