@@ -25,6 +25,7 @@ from weakref import WeakKeyDictionary
 import cloudpickle
 from pytensor.compile import SharedVariable
 from pytensor.compile.ops import FromFunctionOp
+from pytensor.graph.basic import Variable
 from pytensor.graph.op import HasInnerGraph, Op
 from pytensor.graph.utils import Scratchpad
 from pytensor.tensor.elemwise import CAReduce
@@ -113,11 +114,14 @@ class _GraphPickler(cloudpickle.Pickler):
         self._numbers = numbers
         self._ops: dict[Op, Op] = {}
         self._frames: dict[Hashable, Hashable] = {}
+        self._attributes: dict[type, frozenset[str] | None] = {}
 
     def reducer_override(self, obj: Any) -> Any:
         """Say how an object is pickled; not asked of strings, lists and the like."""
         if isinstance(obj, SharedVariable):
             return _shared_variable, (self._numbers[obj],)
+        if isinstance(obj, Variable):
+            return self._bare(obj)
         if isinstance(obj, type) and issubclass(obj, Op) and obj in _forked_classes:
             return _forked_class, (_forked_classes[obj],)
         if type(obj) is Scratchpad:
@@ -131,6 +135,25 @@ class _GraphPickler(cloudpickle.Pickler):
             if way is not None:
                 return way
         return super().reducer_override(obj)
+
+    def _bare(self, variable: Variable) -> Any:
+        """Return how a variable is pickled: without what a library has hung on it.
+
+        Keras's variables have the layer that made them, with all that this has.
+        """
+        kind = type(variable)
+        if kind not in self._attributes:
+            fresh = variable.type.make_variable()
+            known = frozenset(vars(fresh)) if type(fresh) is kind else None
+            self._attributes[kind] = known
+        own = self._attributes[kind]
+        if own is None or vars(variable).keys() <= own:
+            return super().reducer_override(variable)
+        way: Any = variable.__reduce_ex__(4)
+        if len(way) < 3:  # a variable of an inner graph, which is its type and number
+            return way
+        state = {name: way[2][name] for name in way[2] if name in own}
+        return (*way[:2], state, *way[3:])
 
     def _shortened(self, tag: dict[str, Any]) -> dict[str, Any]:
         """Return the content of a tag, with every line of a script as one object."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import sys
+import threading
 import warnings
 from concurrent.futures import ThreadPoolExecutor
 
@@ -381,6 +382,17 @@ def test_what_cannot_be_sent_or_read_is_an_error_and_no_death(two_ranks):
     assert any("rank 1 of 2" in note for note in caught.value.__notes__)
     assert summing()(ROWS) == TOTAL
     assert all_pids() == pids
+
+
+def test_what_a_library_hangs_on_variables_stays_with_the_script():
+    """Keras's variables have the layer that made them, with all that it has."""
+    x = pt.matrix("x", dtype="float64")
+    doubled = 2 * x
+    doubled.layer = threading.Lock(), pytensor.shared(0.0)
+    f = synk.function([x], doubled.sum(), mode=PY)
+    with synk.session(2):
+        assert f(ROWS) == 2 * TOTAL
+    assert hasattr(doubled, "layer")
 
 
 # -- groups of ranks
