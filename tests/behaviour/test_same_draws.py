@@ -10,7 +10,7 @@ import pytensor
 import pytensor.tensor as pt
 import pytest
 from children import in_a_child
-from on_ranks import three_ranks
+from on_ranks import levels, three_ranks
 from reference import PY, assert_same, cut
 from test_reducing_draws import Script, assert_stored, draw
 
@@ -94,6 +94,16 @@ def dropped_after_a_bias(script):
     hidden = X + script.w.reshape((pt.ones((), "int64"), script.w.shape[0]))
     kept = script.draw(bernoulli, pt.sigmoid(X.mean()), size=hidden.shape)
     return script.descend(((hidden * kept) ** 2).mean())
+
+
+def dropped_in_a_hidden_layer(script):
+    """The size of the mask follows from that of weights, which all ranks have."""
+    kernel = pytensor.shared(np.linspace(-1, 1, 12).reshape(3, 4), "kernel")
+    bias = pytensor.shared(np.linspace(0, 1, 4), "bias")
+    hidden = pt.tanh(X @ kernel + bias)
+    kept = script.draw(bernoulli, 0.75, size=hidden.shape)
+    loss = (((hidden * kept).sum(axis=1) - X @ script.w) ** 2).mean()
+    return script.descend(loss)
 
 
 def augmented(script):
@@ -182,7 +192,7 @@ CASES = {
         for case in (
             *(one_after_the_other, after_a_reduction, for_rows_and_for_all, by_place),
             *(both_from_one_state, dropped, dropped_after_a_bias, augmented),
-            *(estimated, a_gibbs_chain),
+            *(dropped_in_a_hidden_layer, estimated, a_gibbs_chain),
             *(contrastive_divergence, loops_for_rows_and_for_all),
         )
     },
@@ -206,6 +216,12 @@ def made(case: str, function, **options: Any):
 def assert_drawn(got, right):
     for one, other in zip(got, right, strict=True):
         np.testing.assert_allclose(one, other, 1e-13, 1e-13)
+
+
+def test_ranks_do_not_meet_for_the_size_of_a_draw():
+    for case in "dropped", "dropped in a hidden layer":
+        f, _ = made(case, synk.function)
+        assert not any("max" in ops for ops in levels(f))
 
 
 @three_ranks

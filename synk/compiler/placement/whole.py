@@ -137,7 +137,7 @@ class Whole(Nodes):
         return self._everywhere.get(var, var)
 
     def _told_length(self, var: Variable) -> Variable | None:
-        """Return lengths of inputs' axes other than the rows': all ranks are told."""
+        """Return lengths that all ranks know: of what they have, and are told of."""
         if var.type.numpy_dtype.kind not in "iu" or var.type.ndim > 1:
             return None
         if None in var.type.shape:
@@ -147,10 +147,15 @@ class Whole(Nodes):
         for length in lengths:
             product: Any = pt.constant(length.number, dtype="int64")
             for (of, axis), many in length.symbols:
-                if of not in self._rows or not isinstance(axis, int) or not axis:
+                if not isinstance(axis, int):
                     return None
-                none: Any = self.call.none(self._rows.index(of), of)
-                product = product * none.shape[axis] ** many
+                if of in self._rows and axis:  # told: not how long the rows are
+                    known: Any = self.call.none(self._rows.index(of), of)
+                elif of not in self.of_rows and is_replicated(self.value(of)):
+                    known = of
+                else:
+                    return None
+                product = product * known.shape[axis] ** many
             made.append(product)
         found: Any = pt.stack(made) if var.type.ndim else made[0]
         return self.of(found.astype(var.type.dtype))
