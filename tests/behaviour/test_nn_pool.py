@@ -190,10 +190,18 @@ def test_the_gradient_of_every_window_arrives(window):
         assert set(np.unique(found)) <= {0, 1}
 
 
-def test_windows_are_side_by_side():
+def test_windows_are_side_by_side_and_images_smaller_than_one_have_none():
     x = np.arange(16.0).reshape(4, 4)
     got = evaluate(lambda x: synk.nn.pool_2d(x, 2), x)
     np.testing.assert_array_equal(got, [[5, 7], [13, 15]])
+
+    def build(x):
+        pooled = synk.nn.pool_2d(x, 4)
+        return [pooled, pytensor.grad(pooled.sum(), x)]
+
+    value, gradient = evaluate(build, np.ones((2, 3, 3)))
+    assert value.shape == (2, 0, 0)
+    np.testing.assert_array_equal(gradient, np.zeros((2, 3, 3)))
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
