@@ -13,7 +13,7 @@ from ..cluster.launcher import Node
 from ..errors import StateError
 from ..user_frames import entry
 from ..workers.affinity import usable_cores
-from .groups import why_no_groups
+from .groups import check_can_be_groups
 from .session import SESSION
 
 
@@ -94,9 +94,12 @@ def fork(
     >>> synk.close()
     """
     count = SESSION.fork(n, devices, threads, timeout, on_death, restarts, groups)
-    if groups > 1 and (why := why_no_groups()):
-        SESSION.close()
-        raise StateError(f"there can be no groups of ranks: {why}")
+    if groups > 1:
+        try:
+            check_can_be_groups()
+        except StateError:
+            SESSION.close()
+            raise
     return count
 
 

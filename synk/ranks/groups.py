@@ -63,6 +63,12 @@ def why_no_groups() -> str | None:
     return why_no_fork()
 
 
+def check_can_be_groups() -> None:
+    """Raise StateError if there can be no groups."""
+    if why := why_no_groups():
+        raise StateError(f"there can be no groups of ranks: {why}")
+
+
 class RankGroups:
     """Groups, of so many ranks each, on the cores of the ranks that there are."""
 
@@ -108,10 +114,14 @@ class Leader:
     """A process that leads a group, and calls `work` for threads of the script."""
 
     def __init__(
-        self, groups: RankGroups, work: Callable[..., Any], group: int | None = None
+        self,
+        groups: RankGroups,
+        work: Callable[..., Any],
+        known: WeakValueDictionary[int, Any],
+        group: int | None = None,
     ) -> None:
         self._calls, self._turn = itertools.count(), threading.Lock()
-        self._known = _by_address()
+        self._known = known  # from before the fork; see `_by_address`
         with _FORKING, forking_quietly():
             self._script, there = _FORK.Pipe()
             _ENDS.add(self._script)
@@ -229,9 +239,10 @@ class Leaders:
     def __init__(self, groups: RankGroups, work: Callable[..., Any]) -> None:
         self._free: SimpleQueue[Leader] = SimpleQueue()
         self._all: list[Leader] = []
+        known = _by_address()
         try:
             for _ in range(len(groups)):
-                self._all.append(Leader(groups, work))
+                self._all.append(Leader(groups, work, known))
                 self._free.put(self._all[-1])
         except BaseException:
             self.close()
@@ -351,9 +362,8 @@ class Group:
             SESSION.check_running()
             if self not in SESSION.pool.groups:
                 raise StateError("this group is of a session that was closed")
-            if why := why_no_groups():
-                raise StateError(f"there can be no groups of ranks: {why}")
-            made = Leader(self._of, work, self.number)
+            check_can_be_groups()
+            made = Leader(self._of, work, _by_address(), self.number)
             try:
                 yield made
             except BaseException:
@@ -409,8 +419,7 @@ def side_by_side(
     groups = SESSION.asked.groups if groups is None else groups
     if not 1 <= operator.index(groups) <= SESSION.size:
         raise ValueError(f"{SESSION.size} ranks cannot be {groups} groups")
-    if why := why_no_groups():
-        raise StateError(f"there can be no groups of ranks: {why}")
+    check_can_be_groups()
     made = RankGroups(groups, SESSION.size // groups)
     with Leaders(made, work) as leaders, ThreadPoolExecutor(groups) as threads:
         try:

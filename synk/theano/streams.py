@@ -124,8 +124,13 @@ class RandomStreams:
         sample = self.gen(op, *args, size=size)
         if sample.dtype == dtype:
             return sample
-        cast: Any = pt.cast(sample, dtype)
-        cast.rng, cast.update = sample.rng, sample.update
+        return self._made_of(sample, sample, dtype)
+
+    @staticmethod
+    def _made_of(drawn: Any, value: Any, dtype: str) -> Any:
+        """Return what is computed of a draw, with the draw's stream and its update."""
+        cast: Any = pt.cast(value, dtype)
+        cast.rng, cast.update = drawn.rng, drawn.update
         return cast
 
     def uniform(
@@ -196,7 +201,5 @@ class MRG_RandomStreams(RandomStreams):
         within = math.erf(math.sqrt(2))
         given = {"size": size, "ndim": ndim, "dtype": "float64"}
         drawn = self._draw(ptr.uniform, -within, within, **given)
-        found: Any = avg + std * math.sqrt(2) * pt.erfinv(drawn)
-        found = pt.cast(found, _floats(dtype))
-        found.rng, found.update = drawn.rng, drawn.update
-        return found
+        value = avg + std * math.sqrt(2) * pt.erfinv(drawn)
+        return self._made_of(drawn, value, _floats(dtype))
