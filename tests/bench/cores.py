@@ -1,11 +1,11 @@
 """PyMC's models that are compared, and how far more cores carry them.
 
 ``python -m tests.bench.cores`` goes through 1, 2, 4, ... ranks, up to the cores that
-there are, each a process of its own, and takes some six minutes; it needs PyMC and
-nutpie, and no network. It prints medians: of calls of the models' log-densities with
-gradients, of all-reduces, of calls on 1, 2, 4, ... groups of the ranks at once, and of
-whole runs of nutpie, of as many chains as cores and four at most: by itself, in a block
-of `synk.pymc.parallel`, and there by all ranks in turn.
+there are, each a process of its own, and takes some two minutes on two; it needs PyMC
+and nutpie, and no network. It prints medians: of calls of the models' log-densities
+with gradients, of all-reduces, of calls on 1, 2, 4, ... groups of the ranks at once,
+and of whole runs of nutpie, of as many chains as cores and four at most: by itself, in
+a block of `synk.pymc.parallel`, and there by all ranks in turn.
 """
 
 from __future__ import annotations
