@@ -16,6 +16,7 @@ import cloudpickle
 
 from ..errors import Aborted, RemoteError, RemoteTraceback
 from ..user_frames import shorten
+from .forks import forget_handled
 
 _LONGEST = 300
 """Characters that a note has of another rank's error."""
@@ -133,6 +134,7 @@ def _shown(error: BaseException) -> tuple[str, str]:
     short = _kind_of(error)
     try:
         short = traceback.format_exception_only(error)[0].strip()
+        forget_handled(error)
         shorten(error)
         return "".join(traceback.format_exception(error)), short
     except BaseException as reason:

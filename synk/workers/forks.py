@@ -69,8 +69,26 @@ def flush_streams() -> None:
             pass  # closed or replaced by something that cannot flush
 
 
+_handled: list[BaseException] = []
+"""What this process was forked in the handling of, in an ``except`` of the script say:
+it is the context of whatever is raised here, and has nothing to do with it."""
+
+
+def forget_handled(error: BaseException) -> None:
+    """Have an exception not be shown as raised in the handling of the parent's."""
+    chain: set[int] = set()
+    while error.__context__ is not None and id(error) not in chain:
+        if any(error.__context__ is handled for handled in _handled):
+            error.__context__ = None
+            return
+        chain.add(id(error))
+        error = error.__context__
+
+
 def run_to_end(body: Callable[[], object]) -> NoReturn:
     """Run a forked child to its end, without the parent's exit handlers."""
+    if (handled := sys.exception()) is not None:
+        _handled.append(handled)
     status = 1
     try:
         body()

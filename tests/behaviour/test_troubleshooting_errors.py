@@ -319,6 +319,20 @@ def test_an_error_of_an_op_keeps_the_users_frames_the_note_and_the_cause(
         assert (of_ours(caught.value) > 3) == is_full
 
 
+def test_an_error_has_nothing_of_what_was_handled_at_the_fork():
+    try:
+        raise ValueError("long ago")
+    except ValueError:
+        synk.fork(2)
+    try:
+        with pytest.raises(ArithmeticError) as caught:
+            acting(1, fail_of_the_user)(ROWS)
+    finally:
+        synk.close()
+    assert "of the user" in str(caught.value.__cause__)
+    assert "long ago" not in str(caught.value.__cause__)
+
+
 # -- the lines that made a graph -------------------------------------------------------
 
 
