@@ -40,7 +40,7 @@ from .names import (
     asked_by,
     chains_by,
     models_logp,
-    nutpie_compiles,
+    nutpies,
     other_sampler,
     paths_in_turn,
     present,
@@ -79,6 +79,7 @@ class Parallel:
         self._made: dict[Any, tuple[Density | None, str]] = {}
         self._settled: list[Density] = []
         self._plan = GroupPlan(1, 1, None)
+        self._for_threads: Any = None  # nutpie's model, if it was made here
         self._ops: dict[Any, LogpOfRanks] = {}
         self._told: set[str] = set()
         self._ours = self._has_paths = False
@@ -99,7 +100,8 @@ class Parallel:
             if self._raises or self._rows_if_tiny(model) is None:
                 self._fork()
             stack.enter_context(model)
-            stack.enter_context(nutpie_compiles(self._for_nutpie))
+            stack.enter_context(nutpies("compile_pymc_model", self._for_nutpie))
+            stack.enter_context(nutpies("sample", self._by_nutpie))
             stack.enter_context(self._leading)
             stack.enter_context(models_logp(self._logp))
             stack.enter_context(chains_by(self._chains))
@@ -181,9 +183,21 @@ class Parallel:
                     return plain(model, **kwargs)
             taken = inspect.signature(compiled).parameters.keys() & kwargs.keys()
             given = {name: kwargs[name] for name in taken}
-            return compiled(model, density, self._led(density), **given)
+            self._for_threads = compiled(model, density, self._led(density), **given)
+            return self._for_threads
 
         return compile_pymc_model
+
+    def _by_nutpie(self, plain: Callable[..., Any]) -> Callable[..., Any]:
+        """Return what stands for ``nutpie.sample``."""
+
+        @functools.wraps(plain)
+        def sample(compiled_model: Any, **kwargs: Any) -> Any:
+            if compiled_model is self._for_threads and self._plan.at_once == 1:
+                kwargs["cores"] = 1  # several threads would take turns at each step
+            return plain(compiled_model, **kwargs)
+
+        return sample
 
     # -- who computes it
 

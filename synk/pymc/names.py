@@ -112,16 +112,17 @@ def _replaced(where: Any, name: str, value: Any) -> Iterator[None]:
         setattr(where, name, plain)
 
 
-def nutpie_compiles(by: Callable[[Callable[..., Any]], Any]) -> AbstractContextManager:
-    """Have nutpie compile models by another function in a block.
+def nutpies(
+    name: str, by: Callable[[Callable[..., Any]], Any]
+) -> AbstractContextManager:
+    """Have a function of nutpie's be another in a block, which is made of it.
 
-    ``pm.sample`` takes it by its name in nutpie's module, and takes nutpie from PyMC
-    6.4 on where that is installed.    It is made of nutpie's own.
+    ``pm.sample`` takes ``compile_pymc_model`` and ``sample`` by their names in nutpie's
+    module, and takes nutpie from PyMC 6.4 on where that is installed.
     """
     if importlib.util.find_spec("nutpie") is None:
         return contextlib.nullcontext()
     nutpie: Any = importlib.import_module("nutpie")
-    name = "compile_pymc_model"
     return _replaced(nutpie, name, by(getattr(nutpie, name)))
 
 

@@ -23,7 +23,7 @@ from synk.pymc.names import (  # noqa: E402
     ForSteps,
     chains_by,
     models_logp,
-    nutpie_compiles,
+    nutpies,
     paths_in_turn,
 )
 
@@ -90,18 +90,19 @@ def test_functions_are_others_in_a_block_and_pymcs_after_it(model, monkeypatch):
     nutpie.__spec__ = importlib.machinery.ModuleSpec("nutpie", None)
     nutpie.compile_pymc_model = plain = object()
     monkeypatch.setitem(sys.modules, "nutpie", nutpie)
-    with nutpie_compiles(lambda own: [own]):
+    with nutpies("compile_pymc_model", lambda own: [own]):
         assert nutpie.compile_pymc_model == [plain]
-    with pytest.raises(KeyError), nutpie_compiles(lambda own: [own]):
+    with pytest.raises(KeyError), nutpies("compile_pymc_model", lambda own: [own]):
         raise KeyError
     assert nutpie.compile_pymc_model is plain
 
 
-def test_pymc_looks_up_by_which_name_nutpie_compiles():
+def test_pymc_looks_up_by_which_names_nutpie_compiles_and_samples():
     names = "_sample_external_nuts", "sample"
     codes = [getattr(mcmc, name).__code__ for name in names if hasattr(mcmc, name)]
     code = next(code for code in codes if "compile_pymc_model" in code.co_names)
     assert "nutpie" in {*code.co_names, *code.co_varnames}
+    assert "sample" in code.co_names
 
 
 def test_paths_of_pathfinder_are_told_to_make_no_processes():
