@@ -1,6 +1,8 @@
 """synk: Theano functions, data-parallel on every core, from a serial script."""
 
-from . import callbacks, files, finders, nn, ops, pymc, rules, updates
+from typing import Any
+
+from . import callbacks, files, finders, nn, ops, pymc, rules, train, updates
 from .call.function import Function
 from .call.make import function
 from .call.tune import tune
@@ -132,7 +134,17 @@ __all__ = [
     "state",
     "sweep",
     "trace",
+    "train",
     "train_function",
     "tune",
     "updates",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Import what needs a library that not everybody has, when it is asked for."""
+    if name == "torch":
+        from importlib import import_module
+
+        return import_module(f"{__name__}.torch")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -108,6 +108,12 @@ class Lifetime:
         return 1 if pool is None else pool.size
 
     @property
+    def threads(self) -> int | None:
+        """How many threads this process computes with now; None unless forked."""
+        context = None if self._pool is None else self._pool.context
+        return None if context is None else context.confinement.threads
+
+    @property
     def context(self) -> RankContext:
         """What this process has as a rank; from fork to close."""
         pool = self._pool

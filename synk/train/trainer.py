@@ -36,6 +36,7 @@ from .batches import (
 )
 from .callback_list import CallbackList, progress_bar
 from .history import History
+from .models import Step
 from .training import check_local, check_of_nodes, check_params
 
 
@@ -101,6 +102,8 @@ class Trainer:
             step = keras.step_of(step, rule is not None and workers == "ranks")
         if not isinstance(step, Function):
             raise TypeError(f"a step is what synk.function returns, got {step!r}")
+        if params is None and isinstance(step, Step):
+            params = step.parameters
         if params is None:
             raise TypeError("params: name the shared variables that the step moves")
         self._step, self._params = step, check_params(params)

@@ -103,6 +103,12 @@ class Confinement:
             self.release()
             raise
 
+    @property
+    def threads(self) -> int:
+        """How many threads it is to compute with now."""
+        wide = len(self._affinity) if self.is_wide else self._threads
+        return 1 if self.is_single else wide
+
     def apply(self) -> None:
         """Confine this process."""
         self._is_applied, self._knows_blas = True, False

@@ -98,6 +98,9 @@ def _training(
             PEERS + "in_jax:training", needs=("jax",), caches=IN_JAX
         ),
         "torch, all cores": in_torch,
+        f"synk.torch, {_ranks(n)}": in_torch._replace(
+            module=in_torch.module + "_by_synk"
+        ),
     }
     if not any(int(column.split()[1]) % n for column in columns):
         # It averages processes: that is the mean of all rows where they have as many.

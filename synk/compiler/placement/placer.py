@@ -325,6 +325,8 @@ def forms(
     if any(isinstance(value, Sharded) for value in values):
         if isinstance(node.op, Elemwise):
             tries += _local(whole, inputs, values)
+        numbers = [i for i, value in enumerate(values) if isinstance(value, Position)]
+        tries.append((numbers, whole.numbered))
         # Each rank's own rows, paired with those of all.
         axes = {
             i: value.axis - inputs[i].type.ndim
@@ -381,7 +383,7 @@ def _local(whole: Whole, inputs: Sequence[Variable], values: list[Value]) -> lis
     def form(var: Variable) -> Variable:
         value = whole.value(var)
         if isinstance(value, Position):
-            return whole.numbered(var, value)
+            return whole.numbered(var)
         has_axis = var.type.ndim >= -axis and var.type.shape[axis] != 1
         if isinstance(value, Sharded) or not has_axis:
             return whole.whole(var) if isinstance(value, Partial) else var

@@ -445,8 +445,10 @@ class Whole(Nodes):
         order[value.axis] = 0
         return self.of(numbers.dimshuffle(order))
 
-    def numbered(self, var: Any, value: Position) -> Variable:
-        """Return the numbers of this rank's rows among all."""
+    def numbered(self, var: Any) -> Variable:
+        """Return the numbers of this rank's rows among all, for those from 0 on."""
+        value = self.value(var)
+        assert isinstance(value, Position)
         if value.length != "n":
             raise Refused("counts entries of rows")
         found: Any = var + pt.cast(self.call.first, var.type.dtype)

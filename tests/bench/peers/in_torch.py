@@ -113,6 +113,39 @@ def training(options, place):
 
 
 @contextmanager
+def training_by_synk(options, place):
+    """By synk's ranks: `synk.torch`."""
+    import synk
+    import synk.torch
+
+    with synk.session(options.ranks):
+
+        def prepare(column):
+            of_column = networks.step_of(column)
+            data = networks.data(options, of_column.kind)
+            yield
+            net = network(options, of_column)
+            load(net, options, of_column.kind)
+            optimizer = torch.optim.SGD(net.parameters(), lr=networks.RATE)
+            step = synk.torch.step(net, nn.CrossEntropyLoss(), optimizer, data)
+            rows, labels = map(synk.data, data)
+
+            def restart():
+                load(net, options, of_column.kind)
+                step.push()
+
+            yield networks.work(
+                options,
+                of_column.batch,
+                lambda chosen: float(step(rows, labels, batch=chosen)),
+                lambda chosen: (chosen,),
+                restart,
+            )
+
+        yield questions(options.columns, prepare)
+
+
+@contextmanager
 def training_by_ddp(options, place):
     """In DistributedDataParallel on Gloo, a process for each rank.
 

@@ -1,0 +1,501 @@
+"""Modules of torch as training steps: `synk.torch.step`.
+
+A `TorchModel` is a `synk.train.Model` whose arrays are the memory of a module's
+parameters and buffers, and of the tensors that its optimizer keeps.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import os
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial, wraps
+from typing import Any
+
+import numpy as np
+import torch
+from torch.nn import functional
+from torch.overrides import TorchFunctionMode
+
+from .ranks.session import SESSION
+from .train.models import Draw, Model, Step
+from .train.models import step as step_of
+from .user_frames import entry
+
+Tensors = Sequence[torch.Tensor]
+
+
+@entry
+def step(
+    module: torch.nn.Module,
+    loss: Callable,
+    optimizer: torch.optim.Optimizer,
+    inputs: Sequence,
+    *,
+    targets: int = 1,
+    clip_norm: float | None = None,
+    seed: int = 0,
+    **options: Any,
+) -> Step:
+    """Make a training step of a module of torch.
+
+    A call of it computes what the loop of one process does: the gradients of the loss
+    of all rows, by ranks that have a part of the rows each, and a step of the
+    optimizer. Every rank has a copy of the module; the script's own is up to date
+    wherever it is called, and in ``module.state_dict()`` and
+    ``optimizer.state_dict()``. What their ``load_state_dict`` sets, ranks go on with.
+
+    Parameters
+    ----------
+    module : torch.nn.Module
+        On the CPU, with trainable parameters of one dtype, float32 or float64.
+    loss : callable
+        Called with what the module returns, and the targets. It returns the mean over
+        the rows, as torch's do by default; or a loss for each row; or, where rows do
+        not count alike, a pair: the sum, and what to divide it by. Of
+        ``CrossEntropyLoss`` and ``NLLLoss`` it is known how weights and `ignore_index`
+        count. With ``reduction="sum"`` the step is by the sum.
+    optimizer : torch.optim.Optimizer
+        Of the module's parameters. Its learning rate and other numbers are as the
+        script sets them, by a scheduler say: a call takes them as they are then.
+    inputs : sequence of array_like, torch.Tensor or TensorVariable
+        What the step is called with, for its dtypes and numbers of axes alone: first
+        the module's arguments, then the loss's targets. All have a row each.
+    targets : int
+        How many of the last inputs are the loss's.
+    clip_norm : float, optional
+        The norm that the gradient of all rows is clipped to, as by
+        ``torch.nn.utils.clip_grad_norm_``.
+    seed : int
+        Of dropout.
+    **options
+        Those of :func:`synk.function`: `name`, and `local` for a step that each rank
+        makes by itself, for a training rule.
+
+    Returns
+    -------
+    synk.train.Step
+        A :class:`synk.Function`, which returns the loss before the step.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If the module or the optimizer is none that can be trained so.
+
+    Notes
+    -----
+    Layers whose output for a row depends on other rows, such as ``BatchNorm``, see
+    a rank's own rows, as with torch's DistributedDataParallel; running averages become
+    the mean of the ranks'. What ``dropout`` drops of a row does not depend on ranks,
+    nor on slices; its rows are along axis 0. Other random numbers, as attention layers
+    draw them, are a rank's own: the same again for the same ranks.
+
+    Examples
+    --------
+    >>> import numpy as np, synk, synk.torch, torch
+    >>> module = torch.nn.Linear(3, 1).double()
+    >>> optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
+    >>> x = np.random.default_rng(0).normal(size=(50, 3))
+    >>> y = x.sum(axis=1, keepdims=True)
+    >>> step = synk.torch.step(module, torch.nn.MSELoss(), optimizer, [x, y])
+    >>> with synk.session(2):
+    ...     losses = [float(step(x, y)) for _ in range(100)]
+    >>> losses[-1] < 1e-6, module(torch.ones(1, 3).double()).item()
+    (True, 3.00...)
+    """
+    model = TorchModel(module, loss, optimizer, targets, clip_norm)
+    rows = [each.numpy() if torch.is_tensor(each) else each for each in inputs]
+    made = step_of(model, rows, seed=seed, **options)
+    model.follow(made)
+    return made
+
+
+_forks: list[None] = []
+os.register_at_fork(after_in_child=partial(_forks.append, None))
+
+
+def _in_thread(method: Callable) -> Callable:
+    """Have a method of a model compute in a thread of its own, where it must.
+
+    OpenMP's threads do not come through a fork: who had them before, as the script may,
+    waits for them for ever. A thread that is started after the fork has its own.
+    """
+
+    @wraps(method)
+    def computed(self: TorchModel, *args: Any) -> Any:
+        if not _forks or (SESSION.threads or 1) == 1:
+            return method(self, *args)
+        if self._thread is None:
+            self._thread = ThreadPoolExecutor(1)
+        return self._thread.submit(method, self, *args).result()
+
+    return computed
+
+
+class TorchModel(Model):
+    """A module of torch with its loss and its optimizer."""
+
+    def __init__(
+        self,
+        module: torch.nn.Module,
+        loss: Callable,
+        optimizer: torch.optim.Optimizer,
+        targets: int = 1,
+        clip_norm: float | None = None,
+    ) -> None:
+        self._module, self._loss, self._optimizer = module, loss, optimizer
+        self._targets, self._clip_norm = targets, clip_norm
+        self._thread: ThreadPoolExecutor | None = None
+        self.is_mean = getattr(loss, "reduction", "mean") != "sum"
+        _check(module, optimizer)
+        self._trained = [p for p in module.parameters() if p.requires_grad]
+        # Booleans are masks: nothing could combine those of several ranks.
+        self._buffers = [b for b in module.buffers() if b.dtype != torch.bool]
+        self._state = _State(module, optimizer, self._trained)
+
+    # -- memory
+
+    @property
+    def parameters(self) -> list[np.ndarray]:  # type: ignore[override]
+        """Those that require a gradient."""
+        return [p.detach().numpy() for p in self._trained]
+
+    @parameters.setter
+    def parameters(self, arrays: Sequence[np.ndarray]) -> None:
+        _show(self._trained, arrays)
+
+    @property
+    def buffers(self) -> list[np.ndarray]:  # type: ignore[override]
+        """Those of the module."""
+        return [b.detach().numpy() for b in self._buffers]
+
+    @buffers.setter
+    def buffers(self, arrays: Sequence[np.ndarray]) -> None:
+        _show(self._buffers, arrays)
+
+    @property
+    def kept(self) -> list[np.ndarray]:  # type: ignore[override]
+        """What the optimizer has for each parameter."""
+        return self._state.arrays
+
+    @kept.setter
+    def kept(self, arrays: Sequence[np.ndarray]) -> None:
+        self._state.show(arrays)
+
+    @property
+    def settings(self) -> list[float]:  # type: ignore[override]
+        """The numbers of the optimizer's groups."""
+        return [value for _, _, _, value in _numbers(self._optimizer)]
+
+    @settings.setter
+    def settings(self, values: Sequence[float]) -> None:
+        old = list(_numbers(self._optimizer))
+        for (group, name, i, was), value in zip(old, values, strict=True):
+            if was == value:
+                continue
+            if i is not None:
+                several = list(group[name])
+                several[i] = value
+                group[name] = tuple(several)
+            elif torch.is_tensor(group[name]):
+                group[name].fill_(value)
+            else:
+                group[name] = value
+
+    def follow(self, made: Step) -> None:
+        """Have the script's module hold what a step has trained, when it is asked."""
+        pull, push = _Hook(made.pull), _Hook(made.push)
+        self._module.register_forward_pre_hook(pull)
+        for each in (self._module, self._optimizer):
+            each.register_state_dict_pre_hook(pull)
+            each.register_load_state_dict_pre_hook(pull)  # it may set some only
+            each.register_load_state_dict_post_hook(push)
+
+    # -- computing
+
+    @contextlib.contextmanager
+    def _computing(self, is_training: bool) -> Iterator[None]:
+        """Have a rank's own threads in a block, and the module in a mode.
+
+        MKL, which torch has within it, has a number of its own, from variables of the
+        environment that it has read when it was loaded: torch sets both. The script has
+        its number back afterwards.
+        """
+        self._module.train(is_training)
+        before = torch.get_num_threads()
+        torch.set_num_threads(SESSION.threads or before)
+        try:
+            yield
+        finally:
+            if SESSION.rank == 0:
+                torch.set_num_threads(before)
+
+    @_in_thread
+    def gradient(self, *rows: np.ndarray) -> tuple[float, list[np.ndarray], float]:
+        """Return the loss of rows, as a sum, its gradient and their weight."""
+        drawing = _drawing_from(self.draw.seed)
+        with self._computing(is_training=True), drawing, _RowDraws(self.draw):
+            loss, weight = self._summed(rows)
+            found = torch.autograd.grad(
+                loss, self._trained, allow_unused=True, materialize_grads=True
+            )
+        return loss.item(), [gradient.numpy() for gradient in found], weight
+
+    @_in_thread
+    def update(self, gradient: Sequence[np.ndarray]) -> None:
+        """Make a step of the optimizer."""
+        with self._computing(is_training=True):
+            for param, array in zip(self._trained, gradient, strict=True):
+                param.grad = torch.from_numpy(array)
+            if self._clip_norm is not None:
+                torch.nn.utils.clip_grad_norm_(self._trained, self._clip_norm)
+            self._state.step()
+
+    @_in_thread
+    def loss(self, *rows: np.ndarray) -> tuple[float, float]:
+        """Return the loss of rows, as a sum, and their weight, as in evaluation."""
+        with self._computing(is_training=False), torch.no_grad():
+            loss, weight = self._summed(rows)
+        return loss.item(), weight
+
+    def stepped(self) -> None:
+        """Have schedulers see a step: without gradients it moves nothing."""
+        self._optimizer.zero_grad()
+        self._optimizer.step()
+
+    def _summed(self, rows: Sequence[np.ndarray]) -> tuple[torch.Tensor, float]:
+        tensors = list(map(_tensor, rows))
+        at = len(tensors) - self._targets
+        found = self._loss(self._module(*tensors[:at]), *tensors[at:])
+        if isinstance(found, tuple):
+            total, weight = found
+            return total, float(weight)
+        if found.ndim:
+            return found.sum(), len(tensors[0])
+        weight = _weight(self._loss, tensors)
+        return (found * weight if self.is_mean else found), weight
+
+
+def _check(module: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    """Raise unless these can be trained by ranks."""
+    if isinstance(optimizer, torch.optim.LBFGS):
+        raise TypeError("LBFGS computes the loss again within a step: ranks cannot")
+    own = {id(p) for p in module.parameters() if p.requires_grad}
+    moved = {id(p) for group in optimizer.param_groups for p in group["params"]}
+    if not own or moved < own:
+        raise ValueError("the optimizer must have all of the module's parameters")
+    if moved - own:
+        raise ValueError("the optimizer has parameters that are not the module's")
+    for name, tensor in (*module.named_parameters(), *module.named_buffers()):
+        if tensor.device.type != "cpu":
+            raise TypeError(f"{name} is on {tensor.device}: ranks train on the CPU")
+    dtypes = {p.dtype for p in module.parameters() if p.requires_grad}
+    if len(dtypes) > 1 or not dtypes <= {torch.float32, torch.float64}:
+        shown = ", ".join(sorted(str(dtype) for dtype in dtypes))
+        raise TypeError(
+            f"parameters of {shown}: they must be of one dtype, float32 or float64"
+        )
+
+
+def _weight(loss: Callable, tensors: Tensors) -> float:
+    """Return what torch divides by, where a loss is a mean."""
+    target = tensors[-1]
+    by_labels = isinstance(loss, (torch.nn.CrossEntropyLoss, torch.nn.NLLLoss))
+    if by_labels and not target.is_floating_point():
+        counted = target[target != loss.ignore_index]
+        if loss.weight is None:
+            return counted.numel()
+        return float(loss.weight[counted].sum())
+    return len(tensors[0])
+
+
+def _show(tensors: Tensors, arrays: Sequence[np.ndarray]) -> None:
+    """Have tensors lie in the memory of arrays."""
+    for tensor, array in zip(tensors, arrays, strict=True):
+        tensor.data = _tensor(array)
+
+
+def _tensor(array: np.ndarray) -> torch.Tensor:
+    return torch.from_numpy(array if array.flags.writeable else array.copy())
+
+
+class _Hook:
+    """Calls something, in this process: in pickles and copies it calls nothing."""
+
+    def __init__(self, call: Callable | None = None) -> None:
+        self._call = call
+
+    def __call__(self, *arguments: Any) -> None:
+        if self._call is not None:
+            self._call()
+
+    def __reduce__(self) -> tuple:
+        return _Hook, ()
+
+
+# -- an optimizer
+
+
+def _numbers(optimizer: torch.optim.Optimizer) -> Iterator[tuple]:
+    """Yield the numbers of an optimizer's groups: group, name, place in a tuple."""
+    for group in optimizer.param_groups:
+        for name, value in group.items():
+            several = isinstance(value, tuple)
+            for i, each in enumerate(value if several else [value]):
+                if torch.is_tensor(each) and each.ndim == 0:
+                    each = each.item()
+                if isinstance(each, (int, float)) and not isinstance(each, bool):
+                    yield group, name, i if several else None, float(each)
+
+
+class _State:
+    """The tensors that an optimizer keeps, as arrays.
+
+    Most optimizers make them in their first step, and not all as zeros. So the first
+    array is a number, 0 before this step: then there are none, whatever the others are.
+    Which there will be, a copy of the optimizer tells.
+    """
+
+    def __init__(
+        self,
+        module: torch.nn.Module,
+        optimizer: torch.optim.Optimizer,
+        trained: Sequence[torch.nn.Parameter],
+    ) -> None:
+        self._optimizer, self._trained = optimizer, trained
+        self._memory: Sequence[np.ndarray] = ()
+        states = [optimizer.state.get(param, {}) for param in trained]
+        if not any(states):
+            states = _tried(module, optimizer)
+        self._like = [dict(state) for state in states]
+
+    def _tensors(self, states: Sequence[dict]) -> list[torch.Tensor]:
+        """Return the tensors of all parameters' states, one after the other."""
+        return [
+            state[name]
+            for like, state in zip(self._like, states, strict=True)
+            for name, value in like.items()
+            if torch.is_tensor(value)
+        ]
+
+    @property
+    def arrays(self) -> list[np.ndarray]:
+        """What the optimizer has now."""
+        states = [self._optimizer.state.get(param, {}) for param in self._trained]
+        number = np.ones if any(states) else np.zeros
+        tensors = self._tensors(states if any(states) else self._like)
+        # Before its first step there is memory for what it will have.
+        found = [tensor.detach().numpy() for tensor in tensors]
+        return [number((), self._trained[0].detach().numpy().dtype), *found]
+
+    def show(self, arrays: Sequence[np.ndarray]) -> None:
+        """Have the optimizer's tensors lie in the memory of arrays."""
+        is_made, *self._memory = arrays
+        self._is_made = is_made
+        if not is_made:
+            for param in self._trained:
+                self._optimizer.state.pop(param, None)
+            return
+        left = iter(self._memory)
+        for param, like in zip(self._trained, self._like, strict=True):
+            tensors = {n: _tensor(next(left)) for n in like if torch.is_tensor(like[n])}
+            self._optimizer.state[param].update({**like, **tensors})
+
+    def step(self) -> None:
+        """Make a step, and have what is kept in the arrays that were shown."""
+        self._optimizer.step()
+        states = [self._optimizer.state[param] for param in self._trained]
+        for array, tensor in zip(self._memory, self._tensors(states), strict=True):
+            new = tensor.numpy()
+            if new.ctypes.data != array.ctypes.data:
+                array[...] = new
+        self._is_made[...] = 1
+
+
+def _tried(
+    module: torch.nn.Module, optimizer: torch.optim.Optimizer
+) -> list[dict[str, Any]]:
+    """Return what a copy of an optimizer has of each parameter after a step."""
+    module, optimizer = copy.deepcopy((module, optimizer))
+    trained = [p for p in module.parameters() if p.requires_grad]
+    for param in trained:
+        param.grad = torch.zeros_like(param)
+    optimizer.step()
+    return [optimizer.state.get(param, {}) for param in trained]
+
+
+# -- random numbers
+
+
+@contextlib.contextmanager
+def _drawing_from(seed: int) -> Iterator[None]:
+    """Have torch draw from a seed in a block, and go on as before after it.
+
+    The script's process is a rank, too. ``torch.manual_seed`` keeps a note, for ever,
+    for each kind of device that there is not.
+    """
+    generator = torch.default_generator
+    before = generator.get_state()
+    try:
+        generator.manual_seed(seed)
+        yield
+    finally:
+        generator.set_state(before)
+
+
+class _RowDraws(TorchFunctionMode):
+    """Has dropout drop of a row what follows from its number, not from its rank."""
+
+    def __init__(self, draw: Draw) -> None:
+        super().__init__()
+        self._draw = draw
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        ours = _DROPOUTS.get(func)
+        if ours is None:
+            return func(*args, **(kwargs or {}))
+        axes, scaled = ours
+        return self._dropout(func, axes, scaled, *args, **(kwargs or {}))
+
+    def _dropout(
+        self,
+        func: Callable,
+        axes: int | None,
+        scaled: Callable,
+        input: torch.Tensor,
+        p: float = 0.5,
+        training: bool = True,
+        inplace: bool = False,
+    ) -> torch.Tensor:
+        if not training or not 0 < p < 1 or input.ndim < (axes or 1):
+            return func(input, p, training, inplace)
+        shape = input.shape[:axes] + (1,) * (input.ndim - len(input.shape[:axes]))
+        keep = self._draw.uniform(shape) >= p
+        found = scaled(input, torch.from_numpy(keep).to(input.dtype), p)
+        return input.copy_(found) if inplace else found
+
+
+def _plain(input: torch.Tensor, keep: torch.Tensor, p: float) -> torch.Tensor:
+    return input * keep.div_(1 - p)
+
+
+def _alpha(input: torch.Tensor, keep: torch.Tensor, p: float) -> torch.Tensor:
+    """Klambauer et al., "Self-normalizing neural networks", NeurIPS 2017, section 2."""
+    low = -1.7580993408473766  # what SELU tends to
+    a = ((1 - p) * (1 + p * low**2)) ** -0.5
+    return (input * keep + low * (1 - keep)) * a - a * p * low
+
+
+_DROPOUTS: dict[Any, tuple[int | None, Callable]] = {
+    functional.dropout: (None, _plain),
+    functional.dropout1d: (2, _plain),
+    functional.dropout2d: (2, _plain),
+    functional.dropout3d: (2, _plain),
+    functional.alpha_dropout: (None, _alpha),
+    functional.feature_alpha_dropout: (2, _alpha),
+}
+"""How many axes have elements of their own to drop, all by default; and how."""

@@ -1,0 +1,529 @@
+"""Models that are no graphs: arrays in, arrays out, by any library.
+
+A `Model` computes with NumPy, torch or what it likes. `step` puts it into a graph, as
+two Ops: one gives the gradient of a batch, which is a sum over rows, and the other
+moves the parameters by that of all rows. So the compiler places them as it does any Op
+whose sharding is registered, and ranks, slices, checks, training rules and files take
+the step as they take any other.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import cloudpickle
+import numpy as np
+import pytensor
+import pytensor.tensor as pt
+from pytensor.compile import SharedVariable
+from pytensor.graph.basic import Apply, Variable
+from pytensor.graph.op import Op
+
+from ..call.function import Function
+from ..call.make import function
+from ..compiler.own_ops.register import register_sharding
+from ..compiler.own_ops.sharding import Sharding
+from ..ranks.session import SESSION
+from ..user_frames import entry
+
+Arrays = Sequence[np.ndarray]
+
+
+class Model:
+    """What synk must know of a model to train it: the base class of your own.
+
+    Every rank has a copy of it, as it is pickled when the step is made. Before one of
+    the methods that compute is called, `parameters`, `buffers` and `kept` are set to
+    arrays of the values of that time.
+
+    Attributes
+    ----------
+    parameters : sequence of numpy.ndarray
+        What training moves, and rules exchange: of one float dtype.
+    buffers : sequence of numpy.ndarray
+        What `gradient` changes as well, in place, such as running averages. Each rank
+        changes its own; then floats are moved by the mean of what the ranks' rows have
+        moved them by, and of other numbers the largest is taken.
+    kept : sequence of numpy.ndarray
+        What `update` keeps from step to step, such as velocities.
+    settings : sequence of float
+        Numbers that the script changes between calls, such as a learning rate. Ranks
+        have them as they were at the call.
+    is_mean : bool
+        Whether the loss is a mean over the rows; otherwise it is a sum.
+    draw : Draw
+        Random numbers for `gradient`, which belong to its rows.
+
+    Examples
+    --------
+    A linear model, trained by gradient descent:
+
+    >>> import numpy as np, synk
+    >>> class Linear(synk.train.Model):
+    ...     def __init__(self, n):
+    ...         self.parameters = [np.zeros(n), np.zeros(())]
+    ...         self.settings = [0.1]
+    ...     def gradient(self, x, y):
+    ...         w, b = self.parameters
+    ...         wrong = x @ w + b - y
+    ...         return wrong @ wrong, [2 * wrong @ x, 2 * wrong.sum()], len(y)
+    ...     def update(self, gradient):
+    ...         (rate,) = self.settings
+    ...         for parameter, slope in zip(self.parameters, gradient):
+    ...             parameter -= rate * slope
+    >>> x = np.random.default_rng(0).normal(size=(50, 2))
+    >>> y = x @ [1, 2] + 3
+    >>> step = synk.train.step(Linear(2), [x, y])
+    >>> with synk.session(2):
+    ...     losses = [float(step(x, y)) for _ in range(50)]
+    >>> losses[-1] < 1e-6, step.pull().parameters[0].round(2)
+    (True, array([1., 2.]))
+    """
+
+    parameters: Arrays = ()
+    buffers: Arrays = ()
+    kept: Arrays = ()
+    settings: Sequence[float] = ()
+    is_mean = True
+    draw: Draw
+
+    def gradient(self, *rows: np.ndarray) -> tuple[float, Arrays, float]:
+        """Return the loss of some rows of a batch, its gradient, and their weight.
+
+        Parameters
+        ----------
+        *rows : numpy.ndarray
+            Of each input the same rows, at least one; not to be changed.
+
+        Returns
+        -------
+        loss : float
+            The sum over the rows. Of a mean the sum of all ranks is divided by that of
+            their weights.
+        gradient : sequence of array
+            The gradient of this sum by each of `parameters`.
+        weight : float
+            How many rows there are, or with weights the sum of these.
+        """
+        raise NotImplementedError
+
+    def update(self, gradient: Arrays) -> None:
+        """Move `parameters`, in place, by the gradient of the loss of all rows.
+
+        Parameters
+        ----------
+        gradient : sequence of numpy.ndarray
+            By each of `parameters`; may be changed.
+        """
+        raise NotImplementedError
+
+    def loss(self, *rows: np.ndarray) -> tuple[float, float]:
+        """Return the loss of some rows, as a sum, and their weight, to evaluate by."""
+        loss, _, weight = self.gradient(*rows)
+        return loss, weight
+
+    def stepped(self) -> None:
+        """Take note, in the script, that ranks have made a step, or a run of steps."""
+
+
+class Draw:
+    """Random numbers that belong to rows: the same for a row, whichever rank has it.
+
+    They are those of Philox [1]_: its key are the seed and the number of the step, and
+    its counter tells the row. See :class:`numpy.random.Philox`.
+
+    References
+    ----------
+    .. [1] J. K. Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011.
+    """
+
+    def __init__(self, seed: int, step: int, numbers: np.ndarray) -> None:
+        self._seed, self._step = seed, step
+        self._numbers = numbers  # of the rows in the batch
+        self._calls = itertools.count()
+
+    @property
+    def seed(self) -> int:
+        """A seed for other random numbers of this step, which are the rank's own."""
+        key = self._seed % 2**64, self._step, int(self._numbers[0])
+        return int(np.random.SeedSequence(key).generate_state(1, np.uint64)[0])
+
+    def uniform(self, shape: Sequence[int]) -> np.ndarray:
+        """Return float32 numbers from [0, 1); a second call in a step returns others.
+
+        Parameters
+        ----------
+        shape : sequence of int
+            The first axis has an entry for each row, or as many for each as there are
+            of one row after the other.
+        """
+        length, *rest = shape
+        each, left = divmod(length, len(self._numbers))
+        if left:  # these are no rows
+            numbers = self._numbers[0] + np.arange(length)
+        else:
+            numbers = (self._numbers[:, None] * each + np.arange(each)).ravel()
+        size = math.prod(rest)
+        blocks = -(-size // 8)  # one of the generator has eight float32
+        key = (self._seed << 64) + (self._step << 20) + next(self._calls)
+        found = np.empty((length, 8 * blocks), np.float32)
+        for part in _runs(numbers):
+            first = int(numbers[part.start])
+            philox = np.random.Philox(key=key % 2**128, counter=first * blocks)
+            np.random.Generator(philox).random(dtype=np.float32, out=found[part])
+        return found[:, :size].reshape(shape)
+
+
+def _runs(numbers: np.ndarray) -> Iterator[slice]:
+    """Yield the parts of an array in which each number follows the one before."""
+    ends = [0, *(np.flatnonzero(np.diff(numbers) != 1) + 1).tolist(), len(numbers)]
+    for start, stop in itertools.pairwise(ends):
+        if start < stop:
+            yield slice(start, stop)
+
+
+# -- a model in a graph
+
+
+class Packed:
+    """How arrays lie one after the other in vectors, one for each dtype."""
+
+    def __init__(self, arrays: Arrays) -> None:
+        self.dtypes = sorted({array.dtype.name for array in arrays})
+        sizes = dict.fromkeys(self.dtypes, 0)
+        self._places: list[tuple[int, slice, tuple[int, ...]]] = []
+        for array in arrays:
+            name = array.dtype.name
+            start, sizes[name] = sizes[name], sizes[name] + array.size
+            part = slice(start, sizes[name])
+            self._places.append((self.dtypes.index(name), part, array.shape))
+        self._sizes = list(sizes.values())
+
+    def vectors(self, arrays: Arrays) -> list[np.ndarray]:
+        """Return new vectors that hold arrays."""
+        made: list[np.ndarray] = list(map(np.empty, self._sizes, self.dtypes))
+        for view, array in zip(self.views(made), arrays, strict=True):
+            view[...] = array
+        return made
+
+    def views(self, vectors: Arrays) -> list[np.ndarray]:
+        """Return the arrays that lie in vectors."""
+        return [vectors[i][part].reshape(shape) for i, part, shape in self._places]
+
+
+NAMES = ("parameters", "buffers", "kept")
+"""Attributes of a model that hold arrays."""
+
+
+class _Copy:
+    """A rank's copy of a model, which computes in the memory that it is shown."""
+
+    def __init__(self, model: Model) -> None:
+        self._pickled = cloudpickle.dumps(model)
+        self.is_mean = model.is_mean
+        self.packed = {name: Packed(getattr(model, name)) for name in NAMES}
+        self._made: Model | None = None
+        self._shown: dict[str, Arrays] = {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "_made": None, "_shown": {}}
+
+    def shown(self, settings: np.ndarray, **vectors: Arrays) -> Model:
+        """Return the model as it is with settings, and with values of attributes."""
+        if self._made is None:
+            self._made = cloudpickle.loads(self._pickled)
+        model: Model = self._made
+        for name, given in vectors.items():
+            given = [v if v.flags.writeable else v.copy() for v in given]
+            last = self._shown.get(name)
+            # A view of the same memory has what is in it now, whoever wrote it.
+            if last is None or list(map(id, last)) != list(map(id, given)):
+                setattr(model, name, self.packed[name].views(given))
+                self._shown[name] = given
+        if settings.size:
+            model.settings = settings.tolist()
+        return model
+
+
+class _OfRows(Op):
+    """An Op of a model, on its parameters, its buffers, its settings and rows.
+
+    No two are equal, as it is not known of models.
+    """
+
+    def __init__(self, copy: _Copy) -> None:
+        self._copy = copy
+        self._whole = 2 + len(copy.packed["buffers"].dtypes)  # operands without rows
+
+    def _split(self, inputs: Sequence) -> tuple[dict[str, Any], Sequence]:
+        """Return what the model is shown, and the operands after that."""
+        parameters, *buffers, settings = inputs[: self._whole]
+        shown = {"parameters": [parameters], "buffers": buffers, "settings": settings}
+        return shown, inputs[self._whole :]
+
+
+class ModelLoss(_OfRows):
+    """The loss of rows, as a sum, and their weight."""
+
+    def make_node(self, *inputs: Variable) -> Apply:
+        """Return an application of the Op."""
+        return Apply(self, list(inputs), [pt.dscalar("loss"), pt.dscalar("weight")])
+
+    def perform(self, node: Apply, inputs: Sequence, outputs: Any) -> None:
+        """Compute it."""
+        shown, rows = self._split(inputs)
+        found = self._copy.shown(**shown).loss(*rows) if len(rows[0]) else (0, 0)
+        for place, value in zip(outputs, found, strict=True):
+            place[0] = np.asarray(value, float)
+
+
+class ModelGradient(_OfRows):
+    """The loss of rows, as a sum, their weight and number, its gradient, and buffers.
+
+    Of a buffer of floats it is the change, times the number of rows.
+    """
+
+    def __init__(self, copy: _Copy, seed: int, is_local: bool) -> None:
+        super().__init__(copy)
+        self._seed, self._is_local = seed, is_local
+
+    def make_node(self, *inputs: Variable) -> Apply:
+        """Return an application of the Op."""
+        outputs: list[Any] = [pt.dscalar(name) for name in ("loss", "weight", "rows")]
+        outputs += [var.type() for var in inputs[: self._whole - 1]]
+        return Apply(self, list(inputs), outputs)
+
+    def perform(self, node: Apply, inputs: Sequence, outputs: Any) -> None:
+        """Compute it."""
+        shown, (step, numbers, *rows) = self._split(inputs)
+        old = shown["buffers"]
+        shown["buffers"] = new = [vector.copy() for vector in old]
+        n, loss, weight = len(numbers), 0.0, 0.0
+        if not n:
+            gradient = np.zeros_like(inputs[0])
+        else:
+            model = self._copy.shown(**shown)
+            # Ranks that train by themselves count their own rows, each from 0 on.
+            rank = SESSION.rank if self._is_local else 0
+            model.draw = Draw(self._seed + (rank << 32), int(step), numbers)
+            loss, found, weight = model.gradient(*rows)
+            (gradient,) = self._copy.packed["parameters"].vectors(found)
+        values: list[Any] = [np.asarray(value, float) for value in (loss, weight, n)]
+        values.append(gradient)
+        for before, after in zip(old, new, strict=True):
+            is_float = after.dtype.kind == "f"
+            values.append((after - before) * after.dtype.type(n) if is_float else after)
+        for place, value in zip(outputs, values, strict=True):
+            place[0] = value
+
+
+class ModelUpdate(Op):
+    """The parameters after a step along a gradient, and what is kept.
+
+    The gradient is a sum, which is divided by the weight of its rows.
+    """
+
+    def __init__(self, copy: _Copy) -> None:
+        self._copy = copy
+        self._mean = np.empty(0)  # memory that is used again
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "_mean": np.empty(0)}
+
+    def make_node(self, *inputs: Variable) -> Apply:
+        """Return an application: settings, weight, gradient, parameters and so on."""
+        operands = list(map(pt.as_tensor, inputs))
+        return Apply(self, operands, [var.type() for var in operands[3:]])
+
+    def perform(self, node: Apply, inputs: Sequence, outputs: Any) -> None:
+        """Compute it."""
+        settings, weight, gradient, *old = inputs
+        new = [vector.copy() for vector in old]
+        if self._mean.shape != gradient.shape:
+            self._mean = np.empty_like(gradient)
+        np.divide(gradient, gradient.dtype.type(weight), out=self._mean)
+        model = self._copy.shown(settings, parameters=new[:1], kept=new[1:])
+        model.update(self._copy.packed["parameters"].views([self._mean]))
+        for place, value in zip(outputs, new, strict=True):
+            place[0] = value
+
+
+def _sharding_of(node: Apply) -> Sharding:
+    """Return that of a `ModelLoss` or a `ModelGradient`."""
+    whole = node.op._whole
+    if isinstance(node.op, ModelGradient):
+        whole += 1  # the number of the step
+    buffers: Any = node.outputs[4:]
+    ops = ["sum" if var.type.numpy_dtype.kind == "f" else "max" for var in buffers]
+    sums: list[Any] = ["sum"] * min(len(node.outputs), 4)
+    return Sharding([None] * whole + [0] * (len(node.inputs) - whole), sums + ops)
+
+
+register_sharding(ModelLoss, _sharding_of)
+register_sharding(ModelGradient, _sharding_of)
+register_sharding(ModelUpdate, None)
+
+
+# -- a step
+
+
+class _Held:
+    """The shared variables that hold what a model has."""
+
+    def __init__(self, model: Model, copy: _Copy) -> None:
+        self._model, self._packed = model, copy.packed
+        self.variables: dict[str, list[SharedVariable]] = {
+            name: [pytensor.shared(v, f"{name}_{v.dtype}") for v in self._vectors(name)]
+            for name in NAMES
+        }
+        self.settings = pytensor.shared(np.asarray(model.settings, float), "settings")
+        self.steps = pytensor.shared(np.int64(0), "steps")
+
+    def _vectors(self, name: str) -> list[np.ndarray]:
+        return self._packed[name].vectors(getattr(self._model, name))
+
+    def send_settings(self) -> None:
+        """Have ranks use the script's settings from now on."""
+        new = np.asarray(self._model.settings, float)
+        if not np.array_equal(new, self.settings.get_value(borrow=True)):
+            self.settings.set_value(new)
+
+    def pull(self) -> None:
+        """Give the script's model the values that ranks have."""
+        for name, variables in self.variables.items():
+            values = [var.get_value() for var in variables]
+            setattr(self._model, name, self._packed[name].views(values))
+
+    def push(self) -> None:
+        """Give ranks the values that the script's model has."""
+        for name, variables in self.variables.items():
+            for var, value in zip(variables, self._vectors(name), strict=True):
+                var.set_value(value)
+
+
+class Step(Function):
+    """A training step of a model that is no graph; made by :func:`synk.train.step`.
+
+    Attributes
+    ----------
+    model : Model
+        The script's own.
+    parameters : SharedVariable
+        A vector of all of the model's, one after the other.
+    loss : Function
+        The loss of rows, by `Model.loss`; of all ranks' rows, like the step's. Of a
+        local step each rank computes it with the buffers that it has.
+    """
+
+    def __init__(
+        self, make: Callable, model: Model, loss: Function, held: _Held
+    ) -> None:
+        super().__init__(make)
+        self.model, self.loss, self._held = model, loss, held
+        self.parameters: SharedVariable = held.variables["parameters"][0]
+
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
+        """Make a step, as :meth:`synk.Function.__call__`, with settings as of now."""
+        self._held.send_settings()
+        results = super().__call__(*args, **kwargs)
+        self.model.stepped()
+        return results
+
+    def run(self, /, *args: Any, **kwargs: Any) -> Any:
+        """Make many steps, as :meth:`synk.Function.run`, with settings as of now."""
+        self._held.send_settings()
+        results = super().run(*args, **kwargs)
+        self.model.stepped()
+        return results
+
+    def pull(self) -> Model:
+        """Give the script's model the values that ranks have, and return it."""
+        self._held.pull()
+        return self.model
+
+    def push(self) -> None:
+        """Have ranks go on with the values that the script's model has."""
+        self._held.push()
+
+
+@entry
+def step(
+    model: Model,
+    inputs: Sequence,
+    *,
+    seed: int = 0,
+    local: bool = False,
+    name: str | None = None,
+) -> Step:
+    """Make a training step of a model that is no graph.
+
+    Parameters
+    ----------
+    model : Model
+        Pickled here, once for all ranks.
+    inputs : sequence of array_like or TensorVariable
+        What the step is to be called with: of arrays their dtypes and numbers of axes
+        count. All have rows.
+    seed : int
+        Of the model's random numbers.
+    local : bool
+        Whether each rank makes steps by itself, for a training rule.
+    name : str, optional
+        For messages.
+
+    Returns
+    -------
+    Step
+        A :class:`synk.Function` that returns the loss before the step, a float64.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If the model's parameters are not of one float dtype; if there are no inputs.
+    """
+    copy = _Copy(model)
+    dtypes = copy.packed["parameters"].dtypes
+    if len(dtypes) != 1 or not dtypes[0].startswith("float"):
+        shown = " and ".join(dtypes) or "none"
+        raise TypeError(f"parameters must be arrays of one float dtype, got {shown}")
+    rows = [_variable(each, i) for i, each in enumerate(inputs)]
+    if not rows:
+        raise ValueError("inputs: name what the step is called with")
+    held = _Held(model, copy)
+    parameters, buffers, kept = held.variables.values()
+    own = [*parameters, *buffers, held.settings]
+
+    def made(total: Any, weight: Any, **options: Any) -> Function:
+        loss: Any = total / weight if model.is_mean else total
+        if local:  # each rank's own
+            loss = loss, "avg" if model.is_mean else "sum"
+        # There is nothing to compile: the Ops are the model's.
+        return function(rows, loss, local=local, mode="FAST_COMPILE", **options)
+
+    evaluated: Any = ModelLoss(copy)(*own, *rows, return_list=True)
+    loss = made(*evaluated, name=name and f"loss of {name}")
+    numbers = pt.arange(rows[0].shape[0])
+    gradient = ModelGradient(copy, seed, local)
+    found: Any = gradient(*own, held.steps, numbers, *rows, return_list=True)
+    total, weight, n, slope, *changed = found
+    state = [*parameters, *kept]
+    by = weight if model.is_mean else np.float64(1)
+    moved: Any = ModelUpdate(copy)(held.settings, by, slope, *state, return_list=True)
+    updates: list[tuple[Any, Any]] = [*zip(state, moved, strict=True)]
+    for var, new in zip(buffers, changed, strict=True):
+        if var.type.numpy_dtype.kind == "f":
+            new = var + new / pt.cast(n, var.type.numpy_dtype)
+        updates.append((var, new))
+    updates.append((held.steps, held.steps + 1))
+    of_rows = made(total, weight, updates=updates, name=name)
+    return Step(of_rows._make, model, loss, held)
+
+
+def _variable(given: Any, i: int) -> Any:
+    if isinstance(given, Variable):
+        return given
+    array = np.asarray(given)
+    return pt.tensor(f"input_{i}", dtype=array.dtype.name, shape=(None,) * array.ndim)
