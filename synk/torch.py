@@ -302,8 +302,8 @@ def _check(module: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
 def _weight(loss: Callable, tensors: Tensors) -> float:
     """Return what torch divides by, where a loss is a mean."""
     target = tensors[-1]
-    by_labels = isinstance(loss, (torch.nn.CrossEntropyLoss, torch.nn.NLLLoss))
-    if by_labels and not target.is_floating_point():
+    of_labels = torch.nn.CrossEntropyLoss, torch.nn.NLLLoss
+    if isinstance(loss, of_labels) and not target.is_floating_point():
         counted = target[target != loss.ignore_index]
         if loss.weight is None:
             return counted.numel()
