@@ -26,7 +26,7 @@ exclude_patterns = ["_build"]
 # In docstrings `name` is a parameter or an expression, not always a reference.
 default_role = "literal"
 highlight_language = "none"  # of blocks that are drawings; doctests are Python
-autodoc_mock_imports = ["torch"]  # of which synk.torch is documented without it
+autodoc_mock_imports = ["keras", "torch"]  # synk.keras is for Keras 3
 autodoc_typehints = "none"
 autodoc_member_order = "bysource"
 autosummary_generate = False

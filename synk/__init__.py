@@ -143,7 +143,7 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     """Import what needs a library that not everybody has, when it is asked for."""
-    if name == "torch":
+    if name in ("keras", "torch"):
         from importlib import import_module
 
         return import_module(f"{__name__}.torch")

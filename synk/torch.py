@@ -11,7 +11,7 @@ import copy
 import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial, wraps
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -116,22 +116,40 @@ _forks: list[None] = []
 os.register_at_fork(after_in_child=partial(_forks.append, None))
 
 
-def _in_thread(method: Callable) -> Callable:
-    """Have a method of a model compute in a thread of its own, where it must.
+class Threads:
+    """Has torch compute with a rank's own threads.
+
+    MKL, which torch has within it, has a number of its own, from variables of the
+    environment that it has read when it was loaded; ``set_num_threads`` sets both. The
+    script has its number back afterwards.
 
     OpenMP's threads do not come through a fork: who had them before, as the script may,
-    waits for them for ever. A thread that is started after the fork has its own.
+    would wait for them for ever. A thread that is started after it has its own.
     """
 
-    @wraps(method)
-    def computed(self: TorchModel, *args: Any) -> Any:
-        if not _forks or (SESSION.threads or 1) == 1:
-            return method(self, *args)
-        if self._thread is None:
-            self._thread = ThreadPoolExecutor(1)
-        return self._thread.submit(method, self, *args).result()
+    def __init__(self) -> None:
+        self._pool: ThreadPoolExecutor | None = None
 
-    return computed
+    def __reduce__(self) -> tuple:
+        return Threads, ()
+
+    def run(self, work: Callable[..., Any], *args: Any) -> Any:
+        """Return what `work` returns."""
+        if not _forks or (SESSION.threads or 1) == 1:
+            return self._run(work, *args)
+        if self._pool is None:
+            self._pool = ThreadPoolExecutor(1)
+        return self._pool.submit(self._run, work, *args).result()
+
+    @staticmethod
+    def _run(work: Callable[..., Any], *args: Any) -> Any:
+        before = torch.get_num_threads()
+        torch.set_num_threads(SESSION.threads or before)
+        try:
+            return work(*args)
+        finally:
+            if SESSION.rank == 0:
+                torch.set_num_threads(before)
 
 
 class TorchModel(Model):
@@ -147,7 +165,7 @@ class TorchModel(Model):
     ) -> None:
         self._module, self._loss, self._optimizer = module, loss, optimizer
         self._targets, self._clip_norm = targets, clip_norm
-        self._thread: ThreadPoolExecutor | None = None
+        self._threads = Threads()
         self.is_mean = getattr(loss, "reduction", "mean") != "sum"
         _check(module, optimizer)
         self._trained = [p for p in module.parameters() if p.requires_grad]
@@ -215,49 +233,38 @@ class TorchModel(Model):
 
     # -- computing
 
-    @contextlib.contextmanager
-    def _computing(self, is_training: bool) -> Iterator[None]:
-        """Have a rank's own threads in a block, and the module in a mode.
-
-        MKL, which torch has within it, has a number of its own, from variables of the
-        environment that it has read when it was loaded: torch sets both. The script has
-        its number back afterwards.
-        """
-        self._module.train(is_training)
-        before = torch.get_num_threads()
-        torch.set_num_threads(SESSION.threads or before)
-        try:
-            yield
-        finally:
-            if SESSION.rank == 0:
-                torch.set_num_threads(before)
-
-    @_in_thread
     def gradient(self, *rows: np.ndarray) -> tuple[float, list[np.ndarray], float]:
         """Return the loss of rows, as a sum, its gradient and their weight."""
-        drawing = _drawing_from(self.draw.seed)
-        with self._computing(is_training=True), drawing, _RowDraws(self.draw):
+        return self._threads.run(self._gradient, *rows)
+
+    def _gradient(self, *rows: np.ndarray) -> tuple[float, list[np.ndarray], float]:
+        self._module.train()
+        with drawing(self.draw):
             loss, weight = self._summed(rows)
             found = torch.autograd.grad(
                 loss, self._trained, allow_unused=True, materialize_grads=True
             )
         return loss.item(), [gradient.numpy() for gradient in found], weight
 
-    @_in_thread
     def update(self, gradient: Sequence[np.ndarray]) -> None:
         """Make a step of the optimizer."""
-        with self._computing(is_training=True):
-            for param, array in zip(self._trained, gradient, strict=True):
-                param.grad = torch.from_numpy(array)
-            if self._clip_norm is not None:
-                torch.nn.utils.clip_grad_norm_(self._trained, self._clip_norm)
-            self._state.step()
+        self._threads.run(self._update, gradient)
 
-    @_in_thread
+    def _update(self, gradient: Sequence[np.ndarray]) -> None:
+        for param, array in zip(self._trained, gradient, strict=True):
+            param.grad = torch.from_numpy(array)
+        if self._clip_norm is not None:
+            torch.nn.utils.clip_grad_norm_(self._trained, self._clip_norm)
+        self._state.step()
+
     def loss(self, *rows: np.ndarray) -> tuple[float, float]:
         """Return the loss of rows, as a sum, and their weight, as in evaluation."""
-        with self._computing(is_training=False), torch.no_grad():
-            loss, weight = self._summed(rows)
+        return self._threads.run(self._evaluated, *rows)
+
+    @torch.no_grad()
+    def _evaluated(self, *rows: np.ndarray) -> tuple[float, float]:
+        self._module.eval()
+        loss, weight = self._summed(rows)
         return loss.item(), weight
 
     def stepped(self) -> None:
@@ -430,8 +437,8 @@ def _tried(
 
 
 @contextlib.contextmanager
-def _drawing_from(seed: int) -> Iterator[None]:
-    """Have torch draw from a seed in a block, and go on as before after it.
+def drawing(draw: Draw) -> Iterator[None]:
+    """Have torch draw for rows in a block, and go on as before after it.
 
     The script's process is a rank, too. ``torch.manual_seed`` keeps a note, for ever,
     for each kind of device that there is not.
@@ -439,8 +446,9 @@ def _drawing_from(seed: int) -> Iterator[None]:
     generator = torch.default_generator
     before = generator.get_state()
     try:
-        generator.manual_seed(seed)
-        yield
+        generator.manual_seed(draw.seed)
+        with _RowDraws(draw):
+            yield
     finally:
         generator.set_state(before)
 

@@ -133,22 +133,26 @@ class Draw:
     """Random numbers that belong to rows: the same for a row, whichever rank has it.
 
     They are those of Philox [1]_: its key are the seed and the number of the step, and
-    its counter tells the row. See :class:`numpy.random.Philox`.
+    its counter tells the row. See `numpy.random.Philox`.
 
     References
     ----------
     .. [1] J. K. Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011.
     """
 
-    def __init__(self, seed: int, step: int, numbers: np.ndarray) -> None:
-        self._seed, self._step = seed, step
+    def __init__(
+        self, seed: int, step: int, numbers: np.ndarray, rank: int = 0
+    ) -> None:
+        self._seed, self._step = seed + (rank << 32), step
         self._numbers = numbers  # of the rows in the batch
         self._calls = itertools.count()
+        self.place = int(numbers[0]) + (rank << 16)
+        """Another number for each rank's rows; 0 if they are the first ones."""
 
     @property
     def seed(self) -> int:
         """A seed for other random numbers of this step, which are the rank's own."""
-        key = self._seed % 2**64, self._step, int(self._numbers[0])
+        key = self._seed % 2**64, self._step, self.place
         return int(np.random.SeedSequence(key).generate_state(1, np.uint64)[0])
 
     def uniform(self, shape: Sequence[int]) -> np.ndarray:
@@ -308,7 +312,7 @@ class ModelGradient(_OfRows):
             model = self._copy.shown(**shown)
             # Ranks that train by themselves count their own rows, each from 0 on.
             rank = SESSION.rank if self._is_local else 0
-            model.draw = Draw(self._seed + (rank << 32), int(step), numbers)
+            model.draw = Draw(self._seed, int(step), numbers, rank)
             loss, found, weight = model.gradient(*rows)
             (gradient,) = self._copy.packed["parameters"].vectors(found)
         values: list[Any] = [np.asarray(value, float) for value in (loss, weight, n)]
