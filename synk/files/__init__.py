@@ -3,8 +3,8 @@
 A thread reads the files of the next steps while ranks train.
 """
 
-from .make import arrays, images
+from .make import arrays, images, table
 from .order import Part
 from .rows import Rows
 
-__all__ = ["Part", "Rows", "arrays", "images"]
+__all__ = ["Part", "Rows", "arrays", "images", "table"]

@@ -1,4 +1,4 @@
-"""`synk.files.arrays` and `synk.files.images`: what is in files, ready to train on."""
+"""`synk.files.arrays`, `images` and `table`: what is in files, ready to train on."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ import numpy as np
 from ..user_frames import entry
 from .columns import Column, ImageColumn, Source
 from .rows import Rows
-from .stored import Stored, files_of, stored_in
+from .stored import Stored, damaged, files_of, stored_in
+from .tables import Piece, add_categories, pieces_of
 
 
 @entry
@@ -153,6 +154,92 @@ def images(
     columns: list[Column] = [ImageColumn(by_column[0], kinds[0], *how)]
     columns += [Column(*pair) for pair in zip(by_column[1:], kinds[1:], strict=False)]
     return _rows(columns, labels, kinds[-1], files, window)
+
+
+@entry
+def table(
+    source: str | os.PathLike[str] | Sequence,
+    columns: Sequence[str | Sequence[str]],
+    *,
+    fill: float | None = None,
+    dtypes: Sequence[Any] | None = None,
+    window: int = 1,
+) -> Rows:
+    """Take columns of a table that lies in one file, or in many.
+
+    Parameters
+    ----------
+    source : path-like, or sequence of these
+        A file, a folder, whose files come in the order of their names, or files. Those
+        that end in ``.parquet``, ``.feather``, ``.arrow`` and ``.csv`` are read by
+        pyarrow, and ``.zarr``, a folder of arrays of as many rows each, by zarr.
+    columns : sequence of (str or list of str)
+        For each input of the step a column, or a list of columns that are put side by
+        side: then a row is a vector of these. Numbers and booleans are taken as they
+        are, lists of one length as vectors, and categories (dictionaries of Arrow) as
+        int32, the places of their values in ``rows.categories[column]``: in the order
+        in which the table has them first.
+    fill : float, optional
+        What is put where a value is missing. By default that is an error.
+    dtypes : sequence of dtype, optional
+        Of the inputs; None stands for that of the table.
+    window : int
+        Of how many pieces, next to each other in an epoch's order, rows are mixed. So
+        many are in memory, twice. A piece is a row group of Parquet, a record batch of
+        Arrow, the rows of a chunk (or shard) of Zarr, or a file of CSV.
+
+    Returns
+    -------
+    Rows
+
+    Raises
+    ------
+    ImportError
+        If pyarrow or zarr is needed and not installed.
+    FileNotFoundError
+        If there is no such file.
+    TypeError, ValueError
+        If a file is damaged, a column is not there or of something else than numbers,
+        or files differ in their columns. When rows are read, if a value is missing.
+
+    Examples
+    --------
+    >>> import numpy as np, pandas as pd, pathlib, synk, tempfile
+    >>> frame = pd.DataFrame({"x": [1.0, 2, 3], "y": [0, 1, 0], "z": [5.0, 6, 7]})
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     frame.to_csv(pathlib.Path(folder, "part-0.csv"), index=False)
+    ...     rows = synk.files.table(folder, [["x", "z"], "y"])
+    ...     x, y = rows.take([0, 2])
+    >>> x, y
+    (array([[1., 5.],
+           [3., 7.]]), array([0, 0]))
+    """
+    if isinstance(columns, str):
+        raise TypeError(f"columns is a list: [{columns!r}]")
+    inputs = [(c,) if isinstance(c, str) else tuple(c) for c in columns]
+    if not inputs or not all(inputs):
+        raise ValueError("columns: name one for each input, at least")
+    files = files_of(source, of_tables=True)
+    names = list(dict.fromkeys(name for of_input in inputs for name in of_input))
+    known: dict[str, dict[Any, None]] = {}
+    for file in files:
+        with damaged(file):
+            add_categories(file, names, known)
+    categories = {name: tuple(values) for name, values in known.items()}
+    by_column: list[list[Source]] = [[] for _ in inputs]
+    pieces: list[str] = []
+    for file in files:
+        numbers = range(pieces_of(file))
+        pieces += [file] * len(numbers)
+        for of_input, asked, sources in zip(inputs, columns, by_column, strict=True):
+            values = tuple((n, categories[n]) for n in of_input if n in categories)
+            what = of_input, isinstance(asked, str), fill, values
+            sources += stored_in(file, [Piece(number, *what) for number in numbers])
+    kinds = _dtypes(dtypes, len(inputs))
+    found = [Column(*pair) for pair in zip(by_column, kinds, strict=True)]
+    rows = _rows(found, None, None, pieces, window)
+    rows.categories, rows.kind = categories, "pieces"
+    return rows
 
 
 def _sources(files: list[str], names: Sequence[str] | None) -> list[list[Source]]:

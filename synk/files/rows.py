@@ -47,10 +47,17 @@ class Rows:
 
     A `Trainer` is given it in place of arrays. ``len(rows)`` is how many there are, in
     the order of the files.
+
+    Attributes
+    ----------
+    categories : dict of str to tuple
+        Of columns of categories in tables the values that their numbers stand for.
     """
 
     def __init__(self, columns: Sequence[Column], files: int, window: int) -> None:
         self._columns, self._window = list(columns), window
+        self.categories: dict[str, tuple] = {}
+        self.kind = "files"  # what messages call them
         counts = [columns[0].rows_of(file) for file in range(files)]
         self._counts = counts
         self._starts = np.concatenate([[0], np.cumsum(counts, dtype=np.int64)])
@@ -66,7 +73,8 @@ class Rows:
 
     def __repr__(self) -> str:
         of = ", ".join(f"{column.dtype} {column.shape}" for column in self._columns)
-        return f"<synk.files.Rows {len(self)} in {len(self._counts)} files: {of}>"
+        where = f"{len(self._counts)} {self.kind}"
+        return f"<synk.files.Rows {len(self)} in {where}: {of}>"
 
     @entry
     def take(self, rows: Any, epoch: int = 0, *, seed: int = 0) -> list[np.ndarray]:

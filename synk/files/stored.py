@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..memory import descriptors
+from . import tables
 
 
 class Format(NamedTuple):
@@ -35,7 +36,7 @@ class Stored(NamedTuple):
 
     path: str
     stamp: tuple[int, int]  # of the file; tells it from itself after a change
-    name: str | None  # of a dataset, in a file that may have several
+    name: Any  # of a dataset, in a file that may have several; or a `tables.Piece`
     shape: tuple[int, ...]
     dtype: np.dtype
     offset: int | None
@@ -81,27 +82,32 @@ class Stored(NamedTuple):
         return array.T if self.is_fortran else array
 
 
-def files_of(paths: str | os.PathLike | Sequence) -> list[str]:
-    """Return the paths of a folder's files, in the order of names, or of a list."""
+def files_of(paths: str | os.PathLike | Sequence, of_tables: bool = False) -> list[str]:
+    """Return the paths of a folder's files, in the order of names, or of a list.
+
+    They are those of tables, or those of arrays.
+    """
+    ends = [end for end in FORMATS if (end in tables.SUFFIXES) == of_tables]
     if isinstance(paths, (str, os.PathLike)):
         folder = Path(paths)
         found = [folder]
-        if folder.is_dir():
-            found = sorted(p for p in folder.iterdir() if p.suffix.lower() in FORMATS)
+        if folder.is_dir() and folder.suffix.lower() not in ends:  # as .zarr is
+            found = sorted(p for p in folder.iterdir() if p.suffix.lower() in ends)
     else:
         found = [Path(path) for path in paths]
     if not found:
-        raise ValueError(f"{paths}: no files that end in {', '.join(FORMATS)}")
+        raise ValueError(f"{paths}: no files that end in {', '.join(ends)}")
     for path in found:
-        if path.suffix.lower() not in FORMATS:
-            raise ValueError(f"{path}: it does not end in {', '.join(FORMATS)}")
+        if path.suffix.lower() not in ends:
+            raise ValueError(f"{path}: it does not end in {', '.join(ends)}")
     return list(map(str, found))
 
 
-def stored_in(path: str, names: Sequence[str] | None) -> list[Stored]:
+def stored_in(path: str, names: Sequence[Any] | None) -> list[Stored]:
     """Find the arrays of a file, by its header.
 
-    Names are of datasets, or groups of datasets; by default it must have one array.
+    Names are of datasets, or groups of datasets, or pieces of tables; by default it
+    must have one array.
     """
     with damaged(path):
         stamp = _stamp(path)
@@ -218,6 +224,7 @@ _HDF5 = Format(_find_hdf5, _read_hdf5)
 FORMATS = {
     ".npy": Format(_find_npy, lambda path, _: np.load(path)),
     **dict.fromkeys((".hkl", ".h5", ".hdf5"), _HDF5),
+    **dict.fromkeys(tables.SUFFIXES, Format(tables.find, tables.read)),
 }
 """By how a file's name ends."""
 
