@@ -140,7 +140,7 @@ def test_what_is_missing_is_an_error_or_filled(tmp_path):
     )
     (x,) = synk.files.table(tmp_path, ["x"], fill=np.nan).take([1])
     assert np.isnan(x[0])
-    with pytest.raises(ValueError, match="column 'n' is of int64: fill=0.5"):
+    with pytest.raises(ValueError, match="column 'n' is of int64: fill="):
         synk.files.table(tmp_path, ["n"], fill=0.5).take([0])
 
 
