@@ -85,9 +85,14 @@ def read(path: str, piece: Piece) -> np.ndarray:
     if piece.is_vector:
         return arrays[0]
     found = np.empty((len(arrays[0]), len(arrays)), np.result_type(*arrays))
-    for i, array in enumerate(arrays):
-        found[:, i] = array
+    for low in range(0, len(found), _BLOCK):  # which stays in the cache
+        rows = slice(low, low + _BLOCK)
+        for i, array in enumerate(arrays):
+            found[rows, i] = array[rows]
     return found
+
+
+_BLOCK = 2048
 
 
 def _whole(array: Any, name: str, fill: float | None) -> np.ndarray:
@@ -210,7 +215,7 @@ def _open_parquet(path: str) -> Opened:
     _arrow(path)
     from pyarrow import parquet
 
-    file = parquet.ParquetFile(path, memory_map=True)
+    file = parquet.ParquetFile(path)
     groups = file.metadata
     rows = [groups.row_group(i).num_rows for i in range(file.num_row_groups)]
 
