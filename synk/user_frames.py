@@ -90,6 +90,15 @@ def made_in(var: Variable) -> str | None:
     return None
 
 
+def untraced() -> Any:
+    """Have PyTensor not note, in a ``with`` block, which lines make variables.
+
+    It takes a tenth of compiling, where a script's Ops tell their shapes again and
+    again as graphs of ours.
+    """
+    return pytensor.config.change_flags(traceback__limit=0)
+
+
 def where_made(var: Variable) -> str:
     """Return `made_in` as messages have it behind a name; "" if it is not known."""
     made = made_in(var)

@@ -37,6 +37,7 @@ from ..compiler.lengths import inferred_shapes, unknown_shape
 from ..compiler.table import entry_of
 from ..nn.windows import ConvOp
 from ..ops import AllStack, is_collective
+from ..user_frames import untraced
 
 Lengths: TypeAlias = tuple[int, ...]
 """A shape, of an array that is not made."""
@@ -298,7 +299,8 @@ class KnownShapes:
             if shape is None:
                 given.append(unknown_shape(var))
             else:
-                given.append(tuple(pt.constant(n, dtype="int64") for n in shape))
+                with untraced():
+                    given.append(tuple(pt.constant(n, dtype="int64") for n in shape))
         if is_collective(node):
             shape = self._shapes[node.inputs[0]]
             if isinstance(node.op, AllStack) and shape is not None:

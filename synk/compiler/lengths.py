@@ -33,6 +33,7 @@ from pytensor.tensor.elemwise import CAReduce, DimShuffle
 from pytensor.tensor.shape import Shape, Shape_i
 from pytensor.tensor.subtensor import Subtensor, indices_from_subtensor
 
+from ..user_frames import untraced
 from . import table
 
 # A variable and an axis of it, whose length it is; or what tells one of its values.
@@ -304,5 +305,6 @@ def inferred_shapes(node: Apply, shapes: Sequence[Any]) -> Sequence[Any] | None:
     wanted = [one for one in parameters if one.default is one.empty]
     # The first is the graph that the node is in; not from PyTensor 3.3 on.
     first = (None,) if len(wanted) == 3 else ()
-    found: Sequence[Any] = infer(*first, node, list(shapes))
+    with untraced():
+        found: Sequence[Any] = infer(*first, node, list(shapes))
     return found

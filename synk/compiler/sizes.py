@@ -24,6 +24,7 @@ from pytensor.tensor.shape import Shape, Shape_i
 from pytensor.tensor.type import TensorType
 
 from ..ops import COLLECTIVES
+from ..user_frames import untraced
 from .domain import Listed, Replicated, Sharded, Value, constant, is_replicated
 from .lengths import Length, Symbol, inferred_length, size
 from .table import told
@@ -79,11 +80,12 @@ def _lengths(measured: list[Variable]) -> Callable[[Variable], Sequence | None]:
     lengths = vars(feature).get("shape_of")
     if lengths is None:  # PyTensor 3.3 infers them when it is asked
         return feature.shape_tuple
-    for node in io_toposort([], measured):
-        for var in node.inputs:
-            if var.owner is None and var not in lengths:
-                feature.init_r(var)
-        feature.on_import(None, node, reason="sizes")
+    with untraced():
+        for node in io_toposort([], measured):
+            for var in node.inputs:
+                if var.owner is None and var not in lengths:
+                    feature.init_r(var)
+            feature.on_import(None, node, reason="sizes")
     return lengths.get
 
 
