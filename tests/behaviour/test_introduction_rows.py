@@ -104,15 +104,6 @@ def test_every_rank_takes_a_contiguous_part_of_the_batch(ranks):
             assert_same(synk.get_value(rank, own), part)
 
 
-def test_a_batch_of_a_large_array_travels(two_ranks):
-    x = pt.vector("x")
-    f = synk.function([x], (x, "gather"), mode=PY)
-    X = np.arange(50_000.0)
-    order = np.random.default_rng(1).permutation(50_000)
-    assert_same(f(synk.data(X), batch=order), X[order])
-    assert_same(f(X, batch=order), X[order])
-
-
 # -- minibatch data: row i belongs to the i-th row of the batch ------------------------
 
 

@@ -18,7 +18,6 @@ from processes import (
     PY,
     ROWS,
     TOTAL,
-    Act,
     acting,
     all_pids,
     arrive_and_stay,
@@ -47,21 +46,10 @@ def has_state(*state: object) -> bool:
     return (synk.rank(), synk.size(), synk.is_forked()) == state
 
 
-class Ranks(Act):
-    """Returns on each rank its number, and whether it is forked, of how many."""
-
-    def perform(self, node, inputs, outputs):
-        state = synk.rank(), synk.size(), synk.is_forked()
-        outputs[0][0] = np.array([state], "float64")
-
-
 def test_the_functions_that_tell_the_state():
-    x = pt.matrix("x", dtype="float64")
-    states = synk.function([x], (Ranks(None, id)(x), "gather"), mode=PY)
     assert has_state(0, 1, False)
     assert synk.fork(3) == 3
     assert has_state(0, 3, True)
-    assert states(ROWS).tolist() == [[rank, 3, True] for rank in range(3)]
     synk.close()
     assert has_state(0, 1, False)
 

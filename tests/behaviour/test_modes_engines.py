@@ -18,7 +18,7 @@ import numpy as np
 import pytensor
 import pytensor.tensor as pt
 import pytest
-from processes import PY, Act
+from processes import Act
 
 import synk
 
@@ -314,18 +314,3 @@ def test_rank_0_alone_has_all_cores_and_the_others_get_what_it_updates(alone):
     with synk.session(3):  # anew
         alone.check_call()
         alone.check_variables()
-
-
-# -- C
-
-
-def test_c_mode_gives_the_numbers_of_plain_pytensor(two_ranks):
-    x, w = pt.tensor4("x"), pt.tensor4("w")
-    y = synk.nn.pool_2d(synk.nn.conv2d(x, w), (2, 2), ignore_border=True)
-    outputs = [(pt.tanh(y) ** 2).sum(), *pytensor.grad((y**2).sum(), [w])]
-    f = synk.function([x], outputs, bcast_inputs=[w], mode="CVM")
-    plain = pytensor.function([x, w], outputs, mode=PY)
-    rng = np.random.default_rng(0)
-    values = rng.normal(size=(5, 2, 6, 7)), rng.normal(size=(3, 2, 3, 2))
-    for one, other in zip(f(*values), plain(*values), strict=True):
-        np.testing.assert_allclose(one, other, rtol=1e-12)

@@ -244,13 +244,14 @@ def test_shapes_that_do_not_fit_are_refused(x, w, message):
         synk.nn.conv2d(pt.zeros(x), pt.zeros(w))
 
 
-def test_numba_computes_the_same():
+@pytest.mark.parametrize("mode", ["NUMBA", "CVM"])
+def test_other_modes_compute_the_same(mode):
     rng = np.random.default_rng(5)
     x, w = rng.normal(size=(2, 2, 5, 5)), rng.normal(size=(3, 2, 2, 2))
     xs, ws = pt.tensor4("x"), pt.tensor4("w")
     y = pt.tanh(synk.nn.conv2d(xs, ws))
     outputs = [y, *pytensor.grad(y.sum(), [xs, ws])]
-    f = pytensor.function([xs, ws], outputs, mode="NUMBA")
+    f = pytensor.function([xs, ws], outputs, mode=mode)
     expected = compiled([xs, ws], outputs)(x, w)
     for one, other in zip(f(x, w), expected, strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-10)

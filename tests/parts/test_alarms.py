@@ -1,7 +1,7 @@
-"""Wrong rules, padded forms and placements would be noticed by random graphs.
+"""Wrong rules would be noticed by random graphs, and rules that fail are told of.
 
-Each is put in the place of the right one, and a graph must show that: what the tests of
-the proof, of padding and of placement would find, in `test_proof` and the others.
+A wrong rule is put in the place of the right one, and a graph must show that: what the
+tests of the proof would find, in `test_proof`.
 """
 
 from __future__ import annotations
@@ -12,8 +12,6 @@ from dataclasses import replace
 import pytensor
 import pytensor.tensor as pt
 import pytest
-import test_padding
-import test_placement
 from pytensor.tensor.math import Dot
 from random_equations import examine
 from random_graphs import Graph
@@ -23,7 +21,6 @@ from test_proof import SPLITS, wrongs
 
 import synk
 from synk.compiler import domain, table
-from synk.compiler import padded as padder
 from synk.compiler.domain import (
     Partial,
     Replicated,
@@ -32,7 +29,6 @@ from synk.compiler.domain import (
 )
 from synk.compiler.lengths import Length, remembered, size
 from synk.compiler.padded import CannotPad, Padder
-from synk.compiler.placement.whole import Whole
 from synk.compiler.proof import ops_of
 from synk.compiler.rules import (
     elementwise,
@@ -118,75 +114,6 @@ def test_a_wrong_rule_would_be_noticed(module, attribute, wrong, of):
             if said(graph) != right and wrongs(graph, SPLITS[1:3]):
                 return
     pytest.fail("no graph has shown that the rule is wrong")
-
-
-# -- padded forms ----------------------------------------------------------------------
-
-
-def not_masked(self, var, instead, layout=None):
-    return self.new[var]
-
-
-def not_zero(padder, node, index, other):
-    return padder.new[node.inputs[1]]
-
-
-def as_they_lie(self, rows):
-    return padder.Padded(rows.axis, 1, None)
-
-
-WRONG = [
-    (Padder, "masked", not_masked, "rows"),
-    (index, "_zero_in_copies", not_zero, "rows"),
-    (shapes, "_real_length", lambda padder, new, axis: new.shape[axis], "rows"),
-    (Padder, "_lies", as_they_lie, "loops"),
-]
-
-
-@pytest.mark.filterwarnings("ignore:invalid value")
-@pytest.mark.parametrize(("owner", "attribute", "wrong", "of"), WRONG)
-def test_a_wrong_padded_form_would_be_noticed(monkeypatch, owner, attribute, wrong, of):
-    monkeypatch.setattr(owner, attribute, wrong)
-    for seed in range(300):
-        graph = seeded(seed, 8, of)
-        made, known = test_padding.padded(graph)
-        rooms, values = test_padding.ROOMS, functools.partial(graph.values, seed=1)
-        try:
-            if test_padding.wrongs(made, graph.inputs, known, rooms, values):
-                return
-        except (ValueError, IndexError, TypeError):
-            return  # shapes that do not fit
-    pytest.fail("no graph has shown that the form is wrong")
-
-
-# -- placements ------------------------------------------------------------------------
-
-
-def added_means(self, var, op, by=None, insert=Whole._inserted):
-    return insert(self, var, "sum" if op == "avg" else op, by)
-
-
-def first_rows_of_all(self, var, axis):
-    return self.known_as(pt.take(var, pt.arange(self.n), axis=axis), Sharded(axis))
-
-
-PLACEMENTS = [
-    (Whole, "_inserted", added_means),
-    (Whole, "scaled", lambda self, var, power: var),
-    (Whole, "local", first_rows_of_all),
-]
-
-
-@pytest.mark.parametrize("broken", PLACEMENTS)
-def test_a_wrong_placement_would_be_noticed(monkeypatch, broken):
-    monkeypatch.setattr(*broken)
-    for seed in range(200):
-        ranks = test_placement.placed(seed, "numbered")
-        if ranks is not None and any(
-            test_placement.wrongs(seed, "numbered", ranks, (2,), [5])
-        ):
-            return
-    pytest.fail("no graph has shown that the placement is wrong")
 
 
 # -- the table of Ops, and rules that fail ---------------------------------------------

@@ -171,23 +171,6 @@ def test_what_the_proof_says_of_loops_and_merged_axes_is_true():
         assert kinds[kind] > 2, kinds
 
 
-def test_the_proof_understands_most_and_refuses_some():
-    kinds: Counter = Counter()
-    for seed in range(60 * TIMES):
-        graph = seeded(seed, 7)
-        assert seed % 3 or not wrongs(graph, SPLITS)
-        values = values_of(graph)
-        for value in (values[term.var] for term in graph.made):
-            kinds[type(value).__name__, getattr(value, "op", None)] += 1
-    total = sum(kinds.values())
-    unknown = sum(count for (kind, _), count in kinds.items() if kind == "Unknown")
-    assert 0.1 < unknown / total < 0.5
-    for kind in ("Sharded", "Replicated"):
-        assert kinds[kind, None] > 0.1 * total
-    for op, share in (("sum", 0.1), ("max", 0.01), ("min", 0.01), ("prod", 0.01)):
-        assert kinds["Partial", op] > share * total, op
-
-
 def test_lengths_and_sizes_are_followed_through_deep_graphs():
     x3 = pt.tensor3("x3")
     h, w = x3.transpose(1, 0, 2), pytensor.shared(np.ones((3, 3)))

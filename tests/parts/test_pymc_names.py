@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import importlib.machinery
 import inspect
 import sys
-import types
 
 import numpy as np
 import pytest
@@ -21,9 +19,6 @@ from synk.pymc.names import (  # noqa: E402
     PATHS,
     SAMPLE,
     ForSteps,
-    chains_by,
-    models_logp,
-    nutpies,
     paths_in_turn,
 )
 
@@ -74,27 +69,6 @@ def test_functions_have_the_arguments_and_variables_that_are_looked_at():
     assert "mp_ctx" in inspect.signature(mcmc._mp_sample).parameters
     kinds = [p.kind for p in inspect.signature(mcmc._sample_many).parameters.values()]
     assert inspect.Parameter.VAR_KEYWORD in kinds
-
-
-def test_functions_are_others_in_a_block_and_pymcs_after_it(model, monkeypatch):
-    plain = mcmc._mp_sample
-    with chains_by(lambda side_by_side, in_turn, chains: chains):
-        assert mcmc._mp_sample(chains=3, mp_ctx=None, blas_cores=1) == 3
-    assert mcmc._mp_sample is plain
-    plain = pm.Model.logp
-    with models_logp(lambda own: lambda *args, **kwargs: [own(*args, **kwargs)]):
-        (found,) = model.logp(sum=False)
-        assert len(found) == 3
-    assert pm.Model.logp is plain
-    nutpie = types.ModuleType("nutpie")
-    nutpie.__spec__ = importlib.machinery.ModuleSpec("nutpie", None)
-    nutpie.compile_pymc_model = plain = object()
-    monkeypatch.setitem(sys.modules, "nutpie", nutpie)
-    with nutpies("compile_pymc_model", lambda own: [own]):
-        assert nutpie.compile_pymc_model == [plain]
-    with pytest.raises(KeyError), nutpies("compile_pymc_model", lambda own: [own]):
-        raise KeyError
-    assert nutpie.compile_pymc_model is plain
 
 
 def test_pymc_looks_up_by_which_names_nutpie_compiles_and_samples():

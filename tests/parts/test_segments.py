@@ -1,4 +1,4 @@
-"""Shared memory: segments and their layout; what ranks note in theirs that they do."""
+"""Shared memory: segments and their layout, rows in it, threads that fill it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import os
 import signal
 import struct
 import threading
-import time
 from pathlib import Path
 
 import numpy as np
@@ -26,8 +25,6 @@ from synk.memory.mapping import address
 from synk.memory.partition import cuts, part, select
 from synk.memory.rows import RowTaker, gather
 from synk.memory.segment import LOOK_FROM, Attachments, Segment, layout
-from synk.workers import recorder as phases
-from synk.workers.recorder import COMPUTING, EVENTS, MEETING, STAGE, Records
 
 
 def mapped() -> set[str]:
@@ -105,82 +102,6 @@ def test_the_rows_of_more_than_two_to_the_31_are_cut_and_selected_exactly():
     assert layout([1, 64, 65, 0, 7]) == ([0, 64, 128, 256, 256], 320)  # cache lines
 
 
-# -- the flight recorder --------------------------------------------------------------
-
-
-@pytest.fixture
-def records():
-    return Records(3)
-
-
-class Ranks:
-    """Writes what a master and two ranks do."""
-
-    def __init__(self, records: Records) -> None:
-        self.records = records
-        self.master, *self.others = map(records.recorder, range(3))
-        self.master.begin(0, "")
-        self.master.phase[0] = phases.SCRIPT
-        self.wait(0)
-
-    def wait(self, command: int) -> None:
-        self.places = [recorder.wait(command) for recorder in self.others]
-
-    def start(self, *ranks: int) -> None:
-        """Have ranks begin the command that they have been waiting for."""
-        for rank in ranks:
-            recorder = self.others[rank - 1]
-            recorder.times[self.places[rank - 1]] = time.monotonic_ns()
-            recorder.phase[0] = phases.RUNNING
-
-    def does(self) -> list[str]:
-        return list(map(str, self.records.doing()))
-
-
-def test_what_ranks_do_follows_from_the_events_of_all(records):
-    assert records.doing() == [None] * 3
-    records.recorder(0).begin(0, "")
-    assert records.doing()[1] is None
-    ranks = Ranks(records)
-    waits = "waiting for a command"
-    assert ranks.does() == ["running the script", waits, waits]
-    ranks.master.begin(1, "function 'f'", COMPUTING)
-    reads = "reading a command"
-    assert ranks.does() == ["computing function 'f'", reads, reads]
-    ranks.start(1)
-    assert ranks.does()[1:] == ["computing function 'f'", reads]
-    ranks.start(2)
-    ranks.others[0].phase[0] = MEETING
-    ranks.others[1].phase[0] = COMPUTING + STAGE
-    meets, stage_2 = "meeting the other ranks in ", "computing stage 2 of "
-    assert ranks.does()[1:] == [f"{meets}function 'f'", f"{stage_2}function 'f'"]
-    ranks.others[1].note(MEETING)  # an event changes nothing of it
-    assert ranks.does()[2] == f"{stage_2}function 'f'"
-    ranks.master.phase[0] = phases.JOINING
-    for recorder in ranks.others:
-        recorder.phase[0] = phases.REPLYING
-    joins, replies = "waiting for the replies to", "writing its reply to"
-    assert ranks.does() == [
-        f"{word} function 'f'" for word in (joins, replies, replies)
-    ]
-    ranks.others[0].wait(1)
-    assert ranks.does()[:2] == [f"{joins} function 'f'", waits]
-    ranks.others[1].wait(1)
-    assert ranks.does() == ["running the script", waits, waits]
-    back, _, last = records.doing()
-    assert back.time == last.time
-    ranks.wait(1)
-    ranks.master.begin(2, "reduce")
-    ranks.start(1, 2)
-    assert ranks.does() == ["doing reduce"] * 3
-    ranks.wait(2)
-    ranks.master.begin(3, "function 'g'", COMPUTING)
-    ranks.start(1, 2)
-    for _ in range(2 * EVENTS):  # its name is kept in a long run
-        ranks.master.note(MEETING)
-    assert ranks.does()[1:] == ["computing function 'g'"] * 2
-
-
 # -- rows by their numbers -------------------------------------------------------------
 
 
@@ -244,32 +165,6 @@ NAME = "synk-files"
 
 def threads():
     return [thread for thread in threading.enumerate() if thread.name == NAME]
-
-
-def test_jobs_are_done_in_turn_in_one_thread_and_close_waits_for_the_last(monkeypatch):
-    thread, seen = JobThread(NAME), []
-    assert not threads()
-    for k in range(5):
-        thread.begin(lambda k: seen.append(threading.get_ident()) or k * k, k)
-        assert thread.wait() == k * k
-    assert len(set(seen)) == 1
-    assert seen[0] != threading.get_ident()
-    thread.begin(lambda: 1 / 0)
-    with pytest.raises(ZeroDivisionError):
-        thread.wait()
-    begun, goes_on = threading.Event(), threading.Event()
-    thread.begin(lambda: (begun.set(), goes_on.wait(30), seen.append("end")))
-    assert begun.wait(30)
-    threading.Timer(0.05, goes_on.set).start()
-    thread.close()
-    assert seen[-1] == "end"
-    JobThread(NAME).close()  # that has begun nothing
-    with monkeypatch.context() as patch:  # an interrupt right before it is started
-        patch.setattr(threading.Thread, "start", lambda _: 1 / 0)
-        with pytest.raises(ZeroDivisionError):
-            (thread := JobThread(NAME)).begin(list)
-    thread.close()
-    assert not threads()
 
 
 @pytest.mark.parametrize("is_for_one_job", [False, True])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import io
 import itertools
-import re
 import time
 import traceback
 
@@ -13,12 +12,8 @@ import numpy as np
 import pytensor
 import pytensor.tensor as pt
 import pytest
-from pytensor.compile.mode import Mode
-from pytensor.link.vm import VMLinker
-from reference import PY
 
 import synk
-from synk.engines import described
 from synk.errors import Aborted
 from synk.memory import limits
 from synk.report.explain import losses, time_alone
@@ -161,13 +156,6 @@ def test_who_is_asked_decides_where_notices_are_shown(
         assert not is_shown(None)
     finally:
         synk.compile_notice(None)
-
-
-def test_modes_are_described():
-    assert described("JAX") == "mode JAX"
-    assert described(PY) == "a mode of its own (Python)"
-    assert described(Mode(VMLinker(c_thunks=False), None)).endswith("(Python)")
-    assert re.fullmatch(r"default mode \((numba|C|Python)\)", described(None))
 
 
 def test_collection_of_garbage_is_as_it_was_after_the_block():

@@ -195,22 +195,6 @@ def comms_of(size: int, spin: bool) -> list[SharedMemoryComm]:
     return [SharedMemoryComm(control, rank, *how) for rank in range(size)]
 
 
-@pytest.mark.parametrize(("spin", "last"), [(False, 0), (True, 1), (False, 2)])
-def test_no_rank_goes_on_before_all_have_come(last, spin):
-    comms = comms_of(3, spin)
-    threads = [threading.Thread(target=comm.barrier, daemon=True) for comm in comms]
-    early = [thread for rank, thread in enumerate(threads) if rank != last]
-    for thread in early:
-        thread.start()
-    for thread in early:
-        thread.join(0.1)
-        assert thread.is_alive()
-    threads[last].start()
-    for thread in threads:
-        thread.join(10)
-        assert not thread.is_alive()
-
-
 def test_the_last_to_come_learns_of_those_that_sleep():
     comms = comms_of(3, spin=False)
     words, places = comms[0].words, [comm.places for comm in comms]

@@ -114,16 +114,6 @@ def test_data_that_are_set_between_are_seen():
     np.testing.assert_allclose(again, Y.mean() + 3, rtol=1e-3)
 
 
-def test_what_has_no_use_for_an_op_is_pymcs_and_told():
-    """Minibatches are drawn in each step, and JAX knows no such Op."""
-    with pm.Model() as model:
-        batch = pm.Minibatch(Y, batch_size=10)
-        pm.Normal("y", pm.Normal("m"), 1, observed=batch, total_size=len(Y))
-    drawn = pytest.warns(UserWarning, match="drawn at random.*pymc.variational")
-    with by_two_ranks(model), drawn:
-        pm.fit(3, random_seed=1, **QUIET)
-
-
 @pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
 def test_a_process_that_the_script_forks_computes_by_itself(model):
     """What `pm.fit` and others compile may be called there."""

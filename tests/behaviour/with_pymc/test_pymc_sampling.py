@@ -59,7 +59,7 @@ def test_the_same_seed_gives_the_same_trees_and_draws(capsys):
 
 
 def test_the_model_is_as_it_was_after_the_block_and_ranks_are_gone(model):
-    before = dict(vars(model))
+    before, logp = dict(vars(model)), pm.Model.logp
     with synk.pymc.parallel(model, serial=False, quiet=True) as how:
         assert synk.is_forked()
         assert pm.modelcontext(None) is model
@@ -69,6 +69,7 @@ def test_the_model_is_as_it_was_after_the_block_and_ranks_are_gone(model):
     with pytest.raises(KeyError, match="mine"), synk.pymc.parallel(model):
         raise KeyError("mine")
     assert vars(model) == before
+    assert pm.Model.logp is logp
     assert not synk.is_forked()
 
 
@@ -100,7 +101,6 @@ def test_for_few_numbers_there_are_no_ranks(capsys):
 
 
 def test_few_rows_are_sampled_by_pymc_itself_chains_side_by_side(model, capsys):
-    """Each chain has a process, and the cores that there are."""
     with model:
         expected = sample(10, 10, cores=2)
     with synk.session(2), synk.pymc.parallel(model) as how:
@@ -137,7 +137,6 @@ def test_whether_ranks_are_faster_is_predicted_and_told(is_serial, capsys):
 def test_what_was_measured_of_a_model_decides_from_then_on(
     tmp_path, monkeypatch, capsys
 ):
-    """Whichever it is: the record is turned around afterwards."""
     file = tmp_path / "plans.json"
     monkeypatch.setenv("SYNK_PLANS", str(file))
     seen = np.random.default_rng(4).normal(size=20_000)

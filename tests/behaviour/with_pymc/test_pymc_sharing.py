@@ -29,7 +29,6 @@ from comparing import (  # noqa: E402
 
 
 def test_what_pairs_all_rows_is_serial_with_a_word_that_names_it():
-    """As in the block, so by itself, where it is an error."""
     with pm.Model() as model:
         cov = pm.gp.cov.ExpQuad(1, pm.HalfNormal("length"))
         seen = {"X": models.X[:, :1], "y": models.Y}
