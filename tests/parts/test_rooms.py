@@ -29,6 +29,7 @@ FLOORS = (
     "report",
     "call",
     "train compat pymc parallel",
+    "torch",
     "synk",
     "synkhronos",
     "commands __main__",

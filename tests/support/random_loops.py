@@ -9,7 +9,6 @@ import pytensor
 import pytensor.tensor as pt
 from random_graphs import Choice, Graph, N, Term, is_merged
 from random_productions import (
-    NUMBERED,
     PRODUCTIONS,
     STATISTICS,
     batched,
@@ -163,8 +162,7 @@ COUNTED = [
     *[counted, counted, loss_gradient] * 3,
 ]
 
-KINDS = {"rows": PRODUCTIONS, "loops": LOOPS, "counted": COUNTED}
-KINDS |= {"met": STATISTICS, "numbered": NUMBERED}
+KINDS = {"rows": PRODUCTIONS, "met": STATISTICS, "loops": LOOPS, "counted": COUNTED}
 
 
 @functools.cache

@@ -364,14 +364,6 @@ def filled(g: Graph) -> Term | None:
     return Term(pt.alloc(term.var, n, *term.var.shape), (N, *term.dims))
 
 
-def with_numbers(g: Graph) -> Term | None:
-    """Rows with their numbers, or with what is sorted."""
-    term = g.of_dims((N,))
-    numbers = pt.arange(g.inputs[0].shape[0])
-    other = g.choice.of([numbers, pt.sort(term.var), g.inputs[3] * numbers])
-    return Term(term.var + other, (N,))
-
-
 STATISTICS = [
     *[met_again, weighted_mean, statistic] * 4,
     *[unary, binary, rows_reduced] * 4,
@@ -382,6 +374,3 @@ STATISTICS = [
     *[over, stacked, filled],
 ]
 """Without what needs all rows in their order, as sorting does, or pairs of rows."""
-
-NUMBERED = [*STATISTICS, *[with_numbers] * 4]
-"""With what needs the places of rows among all."""
