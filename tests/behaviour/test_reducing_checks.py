@@ -43,9 +43,8 @@ def test_results_that_agree_are_returned_as_without_a_check(ranks, x):
 
 
 @three_ranks
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_a_training_step_agrees_and_is_made_once(ranks, dtype):
-    x, w = pt.matrix("x", dtype=dtype), pytensor.shared(np.ones(3, dtype), "w")
+def test_a_training_step_agrees_and_is_made_once(ranks):
+    x, w = pt.fmatrix("x"), pytensor.shared(np.ones(3, "float32"), "w")
     loss = ((x @ w - 1) ** 2).mean()
     rule = synk.updates.adam(loss, [w], learning_rate=0.1)
     f = synk.function([x], loss, updates=rule, mode=PY)
@@ -54,7 +53,7 @@ def test_a_training_step_agrees_and_is_made_once(ranks, dtype):
         for var, start in zip(rule, starts, strict=True):
             synk.broadcast(var, start)
         for _ in range(3):
-            f(ROWS.astype(dtype), **options)
+            f(ROWS.astype("float32"), **options)
         ends.append([var.get_value() for var in rule])
     for value, right in zip(*ends, strict=True):
         np.testing.assert_array_equal(value, right)
