@@ -30,6 +30,7 @@ FLOORS = (
     "call",
     "train compat pymc parallel",
     "torch",
+    "keras",
     "synk",
     "synkhronos",
     "commands __main__",
