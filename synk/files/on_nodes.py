@@ -31,7 +31,7 @@ from ..ranks.to_nodes import CODECS, Codec, Encoder
 from ..user_frames import callers_level
 from ..variables.data import Data
 from .columns import Column
-from .order import Part, batches_of_part, order_of_epoch
+from .order import Order, Part, batches_of_part
 from .rows import Rows, check_batch_size, new_reader, read_on_any_core
 from .stored import Stored
 
@@ -55,7 +55,7 @@ class Reader:
         self._reader = new_reader()
         self._opened: dict[tuple[int, int], np.ndarray] = {}
         self._epoch: Epoch | None = None
-        self._order = self.ends = np.empty(0, np.int64)  # see `order_of_epoch`
+        self.order: Order  # of the epoch that it has gone to
         self._draws: list[np.ndarray | None] = []
         # What was begun to be read last: epoch, begin and end of the part; and the
         # arrays, where they are no part of node 0's `Data`.
@@ -66,7 +66,7 @@ class Reader:
         """Know the order of an epoch's rows, and what is drawn for them."""
         if epoch != self._epoch:
             rows, how = self._rows, (epoch.seed, epoch.epoch, epoch.shuffle)
-            self._order, self.ends = order_of_epoch(rows._counts, rows._window, *how)
+            self.order = Order(rows._counts, rows._window, *how)
             self._draws = rows._draws(epoch.seed, epoch.epoch)
             self._epoch, self._opened = epoch, {}
 
@@ -93,7 +93,7 @@ class Reader:
         if out is None:
             out = self._new_copies(batches, own)
             into = np.arange(len(places))
-        numbers = self._order[low + places]
+        numbers = self.order.between(low, high)[places]
         job = self._rows._job(numbers, self._draws, out, self._opened, into)
         self._reader.begin(read_on_any_core, job)
 
@@ -114,7 +114,7 @@ class Reader:
 
     def read_all(self, low: int, high: int, out: Sequence[np.ndarray]) -> None:
         """Read all rows of a part of the present epoch, those of others too."""
-        self._rows._job(self._order[low:high], self._draws, out, {})()
+        self._rows._job(self.order.between(low, high), self._draws, out, {})()
 
     def wait(self) -> None:
         """Wait for the rows, and raise what reading them has raised."""
@@ -264,7 +264,7 @@ def parts(rows: Rows, epoch: Epoch) -> Iterator[Part]:
         for room in rooms.values():
             _note(room, is_partial=False)
 
-    return rows._in_turns(reader.ends, epoch.batch_size, begin, end, close)
+    return rows._in_turns(reader.order.ends, epoch.batch_size, begin, end, close)
 
 
 def _note(room: tuple[Data, ...], is_partial: bool) -> None:

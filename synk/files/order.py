@@ -28,30 +28,54 @@ class Part(NamedTuple):
     inputs: tuple[Any, ...]
 
 
-def order_of_epoch(
-    counts: Sequence[int], window: int, seed: int, epoch: int, shuffle: bool
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return the order of all rows, and where in it each window of files ends.
+class Order:
+    """The order of an epoch's rows; of it only what was asked for last is in memory.
 
     Files are shuffled, and then rows of `window` adjacent ones together: so each file
     is read once, and not more of them are needed at a time.
 
     `counts` has the rows of each file. Seed and epoch settle the order, whatever the
-    batches and whoever takes them; without `shuffle` rows come as they lie.
+    batches and whoever takes them; without `shuffle` rows come as they lie. `ends` says
+    where each window of files ends in the order.
     """
-    starts = np.concatenate([[0], np.cumsum(counts, dtype=np.int64)])
-    random = np.random.default_rng([seed, epoch, ORDER])
-    files = np.arange(len(counts))
-    if shuffle:
-        files = random.permutation(len(counts))
-    windows = []
-    for low in range(0, len(files), window):
-        of_window = [
-            np.arange(starts[f], starts[f + 1]) for f in files[low : low + window]
-        ]
-        rows = np.concatenate(of_window)
-        windows.append(random.permutation(rows) if shuffle else rows)
-    return np.concatenate(windows), np.cumsum(list(map(len, windows)))
+
+    def __init__(
+        self, counts: Sequence[int], window: int, seed: int, epoch: int, shuffle: bool
+    ) -> None:
+        self._starts = np.concatenate([[0], np.cumsum(counts, dtype=np.int64)])
+        self._window, self._shuffle = window, shuffle
+        self._seed = [seed, epoch, ORDER]
+        self._begin()
+        lengths = np.asarray(counts, np.int64)[self._files]
+        self.ends = np.cumsum(
+            np.add.reduceat(lengths, np.arange(0, len(lengths), window))
+        )
+
+    def _begin(self) -> None:
+        self._random = np.random.default_rng(self._seed)
+        self._files = np.arange(len(self._starts) - 1)
+        if self._shuffle:
+            self._files = self._random.permutation(len(self._files))
+        self._first = self._next = 0  # a place in the order, and one among files
+        self._rows = np.empty(0, np.int64)
+
+    def between(self, low: int, high: int) -> np.ndarray:
+        """Return the rows from one place in the order to another."""
+        if low < self._first:
+            self._begin()
+        found = [self._rows]
+        have = self._first + len(self._rows)
+        while have < high:
+            files = self._files[self._next : self._next + self._window]
+            self._next += self._window
+            rows = np.concatenate(
+                [np.arange(self._starts[f], self._starts[f + 1]) for f in files]
+            )
+            found.append(self._random.permutation(rows) if self._shuffle else rows)
+            have += len(rows)
+        self._rows = np.concatenate(found)[low - self._first :]
+        self._first = low
+        return self._rows[: high - low]
 
 
 def cut(ends: np.ndarray, batch_size: int) -> Iterator[tuple[int, int]]:

@@ -21,7 +21,7 @@ from ..ranks.session import SESSION
 from ..user_frames import entry
 from ..variables.data import Data, data
 from .columns import Column
-from .order import Part, batches_of_part, cut, most_rows, order_of_epoch
+from .order import Order, Part, batches_of_part, cut, most_rows
 
 
 def check_batch_size(batch_size: int) -> None:
@@ -132,15 +132,14 @@ class Rows:
             If there is no room for two parts.
         """
         check_batch_size(batch_size)
-        how = seed, epoch, shuffle
-        order, ends = order_of_epoch(self._counts, self._window, *how)
+        order = Order(self._counts, self._window, seed, epoch, shuffle)
         draws = self._draws(seed, epoch)
         opened: dict[tuple[int, int], np.ndarray] = {}
         reader = new_reader()
 
         def begin(low: int, high: int, room: tuple[Data, ...]) -> None:
             arrays = [array.data for array in room]
-            job = self._job(order[low:high], draws, arrays, opened)
+            job = self._job(order.between(low, high), draws, arrays, opened)
             if low:
                 reader.begin(read_on_any_core, job)
             else:  # nothing goes on yet beside it: loops are compiled here
@@ -150,7 +149,7 @@ class Rows:
             if low:
                 reader.wait()
 
-        return self._in_turns(ends, batch_size, begin, end, reader.close)
+        return self._in_turns(order.ends, batch_size, begin, end, reader.close)
 
     def _in_turns(
         self,
@@ -225,13 +224,14 @@ class Rows:
         of the part before, by column and file, which are replaced by those of this one.
         Rows come to the places `into` of `out`, by default in their order.
         """
-        in_order = np.argsort(rows, kind="stable")
+        in_order = np.argsort(rows)
         rows = rows[in_order]
         places = in_order if into is None else into[in_order]
-        of_file = np.searchsorted(self._starts, rows, "right") - 1
-        files, starts = np.unique(of_file, return_index=True)
-        starts = np.append(starts, len(rows))
-        common = np.stack([rows - self._starts[of_file], places], axis=1)
+        bounds = np.searchsorted(rows, self._starts)
+        files = np.flatnonzero(np.diff(bounds))
+        starts = np.append(bounds[files], len(rows))
+        before_file = np.repeat(self._starts[files], np.diff(starts))
+        common = np.stack([rows - before_file, places], axis=1)
         before = dict(opened)
         opened.clear()
         for i, column in enumerate(self._columns):

@@ -381,6 +381,27 @@ def test_batch_normalisation_is_of_a_ranks_rows_and_averages_of_all():
         assert found.state_dict()["2.num_batches_tracked"] == 3
 
 
+def test_a_trainer_that_goes_on_from_a_file_is_an_uninterrupted_one(
+    tmp_path, two_ranks
+):
+    def made():
+        module = torch.nn.Sequential(normalised(), torch.nn.Dropout(0.2))
+        optimizer = torch.optim.AdamW(module.parameters())
+        loss = torch.nn.CrossEntropyLoss()
+        step = synk.torch.step(module, loss, optimizer, [IMAGES, LABELS])
+        return module, synk.Trainer(step)
+
+    how = {"batch_size": 10, "epochs": 2, "progress": False}
+    (expected, first), (found, second) = made(), made()
+    first.fit(IMAGES, LABELS, **how)
+    first.save(tmp_path / "training.npz")
+    first.fit(IMAGES, LABELS, **how)
+    second.load(tmp_path / "training.npz")
+    second.fit(IMAGES, LABELS, **how)
+    assert second.history["loss"] == first.history["loss"]
+    assert_alike(found, expected, 0)
+
+
 # -- what is refused, and processes
 
 

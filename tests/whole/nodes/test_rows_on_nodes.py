@@ -261,7 +261,7 @@ def test_a_node_is_sent_its_own_rows_and_those_that_stay_once(tmp_path):
 # -- rows in files
 
 OF_FILES = """
-from synk.files.order import order_of_epoch
+from synk.files.order import Order
 from synk.rules import LocalSGD
 
 n = synk.fork(2)
@@ -290,7 +290,7 @@ def made(change=lambda x: x, **options):
     return synk.function([x, y], loss, updates=updates, **how, **options), w
 
 def batches(epoch, seed=0, window=1):
-    order, _ = order_of_epoch(COUNTS, window, seed, epoch, True)
+    order = Order(COUNTS, window, seed, epoch, True).between(0, ROWS)
     return [order[i : i + BATCH] for i in range(0, ROWS, BATCH)]
 
 def sent():
