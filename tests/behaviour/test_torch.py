@@ -98,6 +98,8 @@ def test_a_hundred_steps_are_those_of_one_process(kind, name):
             found, ours, schedule = made()
             given = IMAGES, LABELS
             step = synk.torch.step(found, loss, ours, given, clip_norm=0.5)
+            if ranks > 1:  # it leaves numbers of its own in the optimizer
+                schedule = torch.optim.lr_scheduler.StepLR(ours, 20, 0.9)
             losses = []
             for i, batch in enumerate(batches):
                 made_so = {"batch": batch, "num_slices": 1 + i % 3}
@@ -379,6 +381,20 @@ def test_batch_normalisation_is_of_a_ranks_rows_and_averages_of_all():
             mean, 0.1 * normalised()[:2](torch.from_numpy(IMAGES)).mean(dim=0).detach()
         )
         assert found.state_dict()["2.num_batches_tracked"] == 3
+
+
+def test_layers_stay_in_the_modes_that_the_script_has_set(two_ranks):
+    loss = torch.nn.CrossEntropyLoss()
+    expected, found = normalised(), normalised()
+    for module in (expected, found):
+        module[2].eval()
+    optimizer = torch.optim.SGD(expected.parameters(), lr=0.1)
+    losses = by_torch(expected, loss, optimizer, [slice(0, 37)] * 3)
+    optimizer = torch.optim.SGD(found.parameters(), lr=0.1)
+    step = synk.torch.step(found, loss, optimizer, [IMAGES, LABELS])
+    ours = [float(step(IMAGES, LABELS)) for _ in range(3)]
+    np.testing.assert_allclose(ours, losses, atol=1e-12)
+    assert_alike(found, expected, 1e-12)
 
 
 def test_a_trainer_that_goes_on_from_a_file_is_an_uninterrupted_one(
