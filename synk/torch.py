@@ -247,9 +247,10 @@ class TorchModel(Model):
             each.training = mode
         with drawing(self.draw):
             loss, weight = self._summed(rows)
-            found = torch.autograd.grad(
-                loss, self._trained, allow_unused=True, materialize_grads=True
-            )
+            with _no_dropout():
+                found = torch.autograd.grad(
+                    loss, self._trained, allow_unused=True, materialize_grads=True
+                )
         return loss.item(), [gradient.numpy() for gradient in found], weight
 
     def update(self, gradient: Sequence[np.ndarray]) -> None:
@@ -514,3 +515,24 @@ _DROPOUTS: dict[Any, tuple[int | None, Callable]] = {
     functional.feature_alpha_dropout: (2, _alpha),
 }
 """How many axes have elements of their own to drop, all by default; and how."""
+
+
+@contextlib.contextmanager
+def _no_dropout() -> Iterator[None]:
+    """Have dropout be an error in a block, in which gradients are computed.
+
+    Layers in ``torch.utils.checkpoint`` are computed there again, where torch knows
+    nothing of a `_RowDraws`, and would drop something else.
+    """
+
+    def refused(*args: Any, **kwargs: Any) -> None:
+        raise NotImplementedError("dropout in torch.utils.checkpoint, by ranks")
+
+    plain = {each.__name__: each for each in _DROPOUTS}
+    try:
+        for name in plain:
+            setattr(functional, name, refused)
+        yield
+    finally:
+        for name, each in plain.items():
+            setattr(functional, name, each)

@@ -326,6 +326,35 @@ def counted(found):
     return values, counts / found.numel()
 
 
+class Saving(torch.nn.Module):
+    """It computes its layers a second time, for the gradient."""
+
+    def __init__(self, *layers):
+        super().__init__()
+        self.layers = torch.nn.Sequential(*layers).double()
+
+    def forward(self, x):
+        return torch.utils.checkpoint.checkpoint(self.layers, x, use_reentrant=False)
+
+
+def test_layers_that_are_computed_again_are_exact_or_refused(two_ranks):
+    loss, plain = torch.nn.CrossEntropyLoss(), network()
+    module = Saving(*copy.deepcopy(plain))
+    losses = by_torch(
+        plain, loss, torch.optim.SGD(plain.parameters(), lr=0.1), [slice(None)] * 2
+    )
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
+    step = synk.torch.step(module, loss, optimizer, [IMAGES, LABELS])
+    ours = [float(step(IMAGES, LABELS)) for _ in range(2)]
+    np.testing.assert_allclose(ours, losses, atol=1e-12)
+    module = Saving(torch.nn.Dropout(0.5), *network())
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
+    step = synk.torch.step(module, loss, optimizer, [IMAGES, LABELS])
+    with pytest.raises(NotImplementedError, match="checkpoint"):
+        step(IMAGES, LABELS)
+    assert torch.nn.functional.dropout(torch.ones(2), 0.5, False).sum() == 2
+
+
 @pytest.mark.parametrize(
     ("layer", "shape"),
     [
