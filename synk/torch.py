@@ -274,7 +274,7 @@ class TorchModel(Model):
         loss, weight = self._summed(rows)
         return loss.item(), weight
 
-    def stepped(self) -> None:
+    def before_step(self) -> None:
         """Have schedulers see a step: without gradients it moves nothing."""
         self._optimizer.zero_grad()
         self._optimizer.step()

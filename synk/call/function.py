@@ -119,6 +119,7 @@ class Function:
             If a rank has taken longer than the timeout.
         """
         start = perf_counter()
+        self._before()
         last, self._bound = self._bound, None  # there is none after an error
         is_bare = batch_s is output_subset is check is timeout is None and not kwargs
         again = None
@@ -209,6 +210,7 @@ class Function:
         >>> losses, w.get_value()
         (array([1.  , 2.25]), array(1.25))
         """
+        self._before()
         self._bound = None
         timeout = self._seconds(timeout, kwargs)
         how = How(None, batch_s, num_slices, output_subset, None, timeout)
@@ -280,6 +282,7 @@ class Function:
         """
         if SESSION.state == "worker":
             SESSION.check_running()
+        self._before()
         given, variant = bind(self, self._inputs, args, kwargs), self._usual
         values = variant.arrangement.of_rows(given)
         if values is None:
@@ -369,6 +372,9 @@ class Function:
         values = bind(self, inputs, args, kwargs)
         options = {"minibatch": minibatch, "force_cast": force_cast}
         return build(inputs, values, oversize=oversize, **options)
+
+    def _before(self) -> None:
+        """Do what a subclass has to do before calls."""
 
     # -- which variant makes a call
 

@@ -121,12 +121,23 @@ class Model:
         raise NotImplementedError
 
     def loss(self, *rows: np.ndarray) -> tuple[float, float]:
-        """Return the loss of some rows, as a sum, and their weight, to evaluate by."""
+        """Return the loss of some rows, to evaluate by; as `gradient` returns it.
+
+        Parameters
+        ----------
+        *rows : numpy.ndarray
+            As for `gradient`.
+
+        Returns
+        -------
+        loss, weight : float
+            The sum over the rows, and their number or weight.
+        """
         loss, _, weight = self.gradient(*rows)
         return loss, weight
 
-    def stepped(self) -> None:
-        """Take note, in the script, that ranks have made a step, or a run of steps."""
+    def before_step(self) -> None:
+        """Take note, in the script, that ranks are to make a step, or some."""
 
 
 class Draw:
@@ -429,22 +440,12 @@ class Step(Function):
         self.model, self.loss, self._held = model, loss, held
         self.parameters: SharedVariable = held.variables["parameters"][0]
 
-    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
-        """Make a step, as :meth:`synk.Function.__call__`, with settings as of now."""
+    def _before(self) -> None:
         self._held.send_settings()
-        results = super().__call__(*args, **kwargs)
-        self.model.stepped()
-        return results
-
-    def run(self, /, *args: Any, **kwargs: Any) -> Any:
-        """Make many steps, as :meth:`synk.Function.run`, with settings as of now."""
-        self._held.send_settings()
-        results = super().run(*args, **kwargs)
-        self.model.stepped()
-        return results
+        self.model.before_step()
 
     def pull(self) -> Model:
-        """Give the script's model the values that ranks have, and return it."""
+        """Return the script's model, with the values that ranks have."""
         self._held.pull()
         return self.model
 
