@@ -514,7 +514,7 @@ def test_ranks_compute_with_threads_of_their_own(wanted, tmp_path):
 @pytest.fixture
 def moving(monkeypatch):
     pytest.importorskip("sklearn")
-    monkeypatch.syspath_prepend(str(DOCS / "moving"))
+    monkeypatch.syspath_prepend(str(DOCS / "models"))
     yield
     for name in ("ddp", "ddp_synk", "mpilearn_torch_synk"):
         sys.modules.pop(name, None)
@@ -524,7 +524,7 @@ def test_the_script_of_ddp_has_its_losses(moving, two_ranks):
     code = "import ddp, json; print(json.dumps(ddp.train(epochs=2)[0]))"
     place = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1"}
     done = run_python(
-        *("-c", code), **place, MASTER_PORT="0", PYTHONPATH=str(DOCS / "moving")
+        *("-c", code), **place, MASTER_PORT="0", PYTHONPATH=str(DOCS / "models")
     )
     import ddp_synk
 

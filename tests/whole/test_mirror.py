@@ -10,7 +10,10 @@ import sys
 import pytest
 from places import ROOT, SUPPORT, TESTS
 
-SAMPLE = ("theano_tensor", "nn_graphs", "training_updates")
+SAMPLE = (
+    *("theano_tensor", "theano_functions", "theano_nnet"),
+    *("nn_graphs", "nn_pool", "training_updates"),
+)
 """Files of plain graphs: Theano's names, networks, and what updates variables."""
 
 
