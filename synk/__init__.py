@@ -146,5 +146,5 @@ def __getattr__(name: str) -> Any:
     if name in ("keras", "torch"):
         from importlib import import_module
 
-        return import_module(f"{__name__}.torch")
+        return import_module(f"{__name__}.{name}")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
