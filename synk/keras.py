@@ -203,12 +203,10 @@ class _OnTorch:
     def __init__(self, model: KerasModel) -> None:
         from . import torch as ours
 
-        self._model, self._torch = model, ours.torch
-        self._threads, self._drawing = ours.Threads(), ours.drawing
+        self._model, self._ours, self._threads = model, ours, ours.Threads()
 
     def _tensors(self, arrays: Arrays) -> list[Any]:
-        writeable = (a if a.flags.writeable else a.copy() for a in arrays)
-        return list(map(self._torch.from_numpy, writeable))
+        return list(map(self._ours.as_tensor, arrays))
 
     def gradient(self, *arrays: Arrays) -> tuple:
         return self._threads.run(self._gradient, *arrays)
@@ -217,18 +215,16 @@ class _OnTorch:
         trained, others, rows = map(self._tensors, arrays)
         for tensor in trained:
             tensor.requires_grad_()
-        with self._drawing(self._model.draw):
+        with self._ours.drawing(self._model.draw):
             loss, new = self._model.loss_of(trained, others, rows, training=True)
-        slopes = self._torch.autograd.grad(
-            loss, trained, allow_unused=True, materialize_grads=True
-        )
+            slopes = self._ours.gradients(loss, trained)
         return loss.item(), slopes, new
 
     def update(self, *arrays: Arrays) -> tuple:
         return self._threads.run(self._update, *arrays)
 
     def _update(self, *arrays: Arrays) -> tuple:
-        with self._torch.no_grad():
+        with self._ours.torch.no_grad():
             apply = self._model.model.optimizer.stateless_apply
             return apply(*map(self._tensors, arrays))
 
@@ -236,7 +232,7 @@ class _OnTorch:
         return self._threads.run(self._loss, *arrays)
 
     def _loss(self, *arrays: Arrays) -> float:
-        with self._torch.no_grad():
+        with self._ours.torch.no_grad():
             trained, others, rows = map(self._tensors, arrays)
             return self._model.loss_of(trained, others, rows, False)[0].item()
 

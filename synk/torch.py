@@ -247,10 +247,7 @@ class TorchModel(Model):
             each.training = mode
         with drawing(self.draw):
             loss, weight = self._summed(rows)
-            with _no_dropout():
-                found = torch.autograd.grad(
-                    loss, self._trained, allow_unused=True, materialize_grads=True
-                )
+            found = gradients(loss, self._trained)
         return loss.item(), [gradient.numpy() for gradient in found], weight
 
     def update(self, gradient: Sequence[np.ndarray]) -> None:
@@ -280,7 +277,7 @@ class TorchModel(Model):
         self._optimizer.step()
 
     def _summed(self, rows: Sequence[np.ndarray]) -> tuple[torch.Tensor, float]:
-        tensors = list(map(_tensor, rows))
+        tensors = list(map(as_tensor, rows))
         at = len(tensors) - self._targets
         found = self._loss(self._module(*tensors[:at]), *tensors[at:])
         if isinstance(found, tuple):
@@ -328,10 +325,11 @@ def _weight(loss: Callable, tensors: Tensors) -> float:
 def _show(tensors: Tensors, arrays: Sequence[np.ndarray]) -> None:
     """Have tensors lie in the memory of arrays."""
     for tensor, array in zip(tensors, arrays, strict=True):
-        tensor.data = _tensor(array)
+        tensor.data = as_tensor(array)
 
 
-def _tensor(array: np.ndarray) -> torch.Tensor:
+def as_tensor(array: np.ndarray) -> torch.Tensor:
+    """Return a tensor in the memory of an array, or of a copy that can be written."""
     return torch.from_numpy(array if array.flags.writeable else array.copy())
 
 
@@ -415,7 +413,9 @@ class _State:
             return
         left = iter(self._memory)
         for param, like in zip(self._trained, self._like, strict=True):
-            tensors = {n: _tensor(next(left)) for n in like if torch.is_tensor(like[n])}
+            tensors = {
+                n: as_tensor(next(left)) for n in like if torch.is_tensor(like[n])
+            }
             self._optimizer.state[param].update({**like, **tensors})
 
     def step(self) -> None:
@@ -515,6 +515,14 @@ _DROPOUTS: dict[Any, tuple[int | None, Callable]] = {
     functional.feature_alpha_dropout: (2, _alpha),
 }
 """How many axes have elements of their own to drop, all by default; and how."""
+
+
+def gradients(loss: torch.Tensor, trained: Tensors) -> tuple[torch.Tensor, ...]:
+    """Return those of a loss that was computed in `drawing`; zeros for none."""
+    with _no_dropout():
+        return torch.autograd.grad(
+            loss, trained, allow_unused=True, materialize_grads=True
+        )
 
 
 @contextlib.contextmanager

