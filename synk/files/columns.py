@@ -8,14 +8,12 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from .fill import fill
+from .fill import Lines, fill, gather
 from .order import DRAWS
 from .stored import Stored
 
 Source: TypeAlias = Stored | np.ndarray
 """Rows of one file: where they lie, or the array itself."""
-
-_NOTHING = np.empty((0, 0, 0), np.float32)
 
 
 class Column:
@@ -25,8 +23,6 @@ class Column:
     TypeError if that would lose more than digits, and a ValueError if the rows of two
     files have not one shape and dtype.
     """
-
-    _mean = _std = _NOTHING
 
     def __init__(self, sources: Sequence[Source], dtype: Any = None) -> None:
         first = sources[0]
@@ -77,15 +73,16 @@ class Column:
             return False
         return source.dtype == self.dtype
 
-    def array(self, file: int) -> np.ndarray:
+    def open(self, file: int) -> Any:
         """Return a file's rows as `fill` takes them."""
-        return self._as_filled(np.ascontiguousarray(self._read(file), self.dtype))
+        found = [np.ascontiguousarray(a, self.dtype) for a in self._read(file)]
+        return Lines(found, self.rows_of(file))
 
-    def _read(self, file: int) -> np.ndarray:
+    def _read(self, file: int) -> list[np.ndarray]:
         source = self._sources[file]
         if isinstance(source, Stored):
-            return self._checked(source.array(), source.path)
-        return source
+            return [self._checked(array, source.path) for array in source.arrays()]
+        return [source]
 
     def _checked(self, found: np.ndarray, where: str) -> np.ndarray:
         """Return an array whose numbers the dtype holds."""
@@ -103,26 +100,21 @@ class Column:
 
     def fill(
         self,
-        arrays: Sequence[np.ndarray],
+        files: Sequence[Any],
         starts: np.ndarray,
         rows: np.ndarray,
         out: np.ndarray,
     ) -> None:
-        """Write rows of arrays that `array` has returned; see `fill.fill`."""
-        fill(arrays, starts, rows, self._mean, self._std, self._as_filled(out))
-
-    def _as_filled(self, array: np.ndarray) -> np.ndarray:
-        """Return rows as lines of bytes: one loop then serves all dtypes."""
-        width = int(np.prod(array.shape[1:])) * array.itemsize
-        return array.reshape(-1).view(np.uint8).reshape(len(array), 1, 1, width)
+        """Write rows of files that `open` has returned; see `fill.gather`."""
+        gather(files, starts, rows, out)
 
     def draw(self, rows: int, seed: int, epoch: int) -> np.ndarray | None:
         """Return what is drawn for each of all rows in an epoch; None for nothing."""
         return None
 
     def picks(self, draws: np.ndarray | None, rows: np.ndarray) -> np.ndarray:
-        """Return first line, first column and mirroring of rows, shape (rows, 3)."""
-        return np.zeros((len(rows), 3), np.int64)
+        """Return what of rows is taken, in columns: nothing is to be said of it."""
+        return np.empty((len(rows), 0), np.int64)
 
 
 class ImageColumn(Column):
@@ -164,6 +156,7 @@ class ImageColumn(Column):
         self.shape = (*self.shape[:-2], int(lines), int(columns))
         self._spare = height - int(lines), width - int(columns)
         self._mirror, self._is_random = mirror, is_random
+        self._mean = self._std = np.empty((0, 0, 0), np.float32)
         if mean is not None or std is not None:
             if self.dtype.kind != "f":
                 raise TypeError(f"a mean or std is for floats: dtype is {self.dtype}")
@@ -199,9 +192,9 @@ class ImageColumn(Column):
         is_there = getattr(source, "offset", 0) is not None and not self._narrows
         return is_there and source.dtype == _native(source.dtype) != np.float16
 
-    def array(self, file: int) -> np.ndarray:
+    def open(self, file: int) -> Any:
         """Return a file's images as `fill` takes them: axes (image, channel, 0, 1)."""
-        found = self._read(file)
+        [found] = self._read(file)
         dtype = _native(found.dtype)
         if dtype == np.float16:  # of which numba knows nothing
             dtype = np.dtype(np.float32)
@@ -212,9 +205,16 @@ class ImageColumn(Column):
         images = found.transpose(self._axes)
         return images if images.ndim == 4 else images[:, None]
 
-    def _as_filled(self, array: np.ndarray) -> np.ndarray:
-        """Return images with an axis for the channel."""
-        return array.reshape(len(array), self._whole[0], *self.shape[-2:])
+    def fill(
+        self,
+        files: Sequence[Any],
+        starts: np.ndarray,
+        rows: np.ndarray,
+        out: np.ndarray,
+    ) -> None:
+        """Write parts of images that `open` has returned; see `fill.fill`."""
+        images = out.reshape(len(out), self._whole[0], *self.shape[-2:])
+        fill(files, starts, rows, self._mean, self._std, images)
 
     def draw(self, rows: int, seed: int, epoch: int) -> np.ndarray | None:
         """Return first line, first column and mirroring of all images in an epoch.

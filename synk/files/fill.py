@@ -1,4 +1,4 @@
-"""Rows of arrays, written to where ranks read them: one compiled loop.
+"""Rows of files, written to where ranks read them: a compiled loop, or for images one.
 
 The loop needs Python's lock (GIL) to begin and to end, and not between files. A step
 of the script's thread is compiled code that holds it: a thread that came back to Python
@@ -16,6 +16,64 @@ from ..compiled import array_at, compile_kernel
 from ..memory.mapping import address
 
 _INDEX, _PLACE, _TOP, _LEFT, _FLIPPED = range(5)
+
+
+class Lines:
+    """Rows of a file that lie in one array, or in several: a line of the row in each.
+
+    Arrays have one dtype and, where there are several, one number in a row.
+    """
+
+    def __init__(self, arrays: Sequence[np.ndarray], rows: int) -> None:
+        if any(len(array) != rows for array in arrays):
+            raise ValueError(f"{[len(a) for a in arrays]} rows, where {rows} were")
+        self.arrays = arrays  # which must live as long as the addresses
+        self.addresses = [address(array) for array in arrays]
+
+
+_BLOCK = 1024
+"""Of so many rows all lines are written, before the next are: they are in the cache."""
+
+
+@compile_kernel
+def _gather(files, starts, rows, kind, out):
+    width = out.shape[2]
+    for f in range(len(files)):
+        of_file = rows[starts[f] : starts[f + 1]]
+        for low in range(0, len(of_file), _BLOCK):
+            block = of_file[low : low + _BLOCK]
+            for i in range(files.shape[1]):
+                source = array_at(files[f, i], kind.dtype, 1 << 60)
+                if width == 1:
+                    for row in block:
+                        out[row[_PLACE], i, 0] = source[row[_INDEX]]
+                else:
+                    for row in block:
+                        first = row[_INDEX] * width
+                        line = source[first : first + width]
+                        target = out[row[_PLACE], i]
+                        for x in range(width):
+                            target[x] = line[x]
+
+
+def gather(
+    files: Sequence[Lines], starts: np.ndarray, rows: np.ndarray, out: np.ndarray
+) -> None:
+    """Write rows of several files, each one whole.
+
+    `starts` says where the rows of each file start in `rows`, and the end. That has of
+    each row its index in its file and its place in `out`, which is contiguous.
+    """
+    if not files:
+        return
+    addresses = np.array([file.addresses for file in files], np.int64)
+    lines = addresses.shape[1]
+    width = out.nbytes // max(len(out), 1) // lines
+    # A unit as large as lines are made of, and begin at: one loop serves all dtypes.
+    places = int(np.bitwise_or.reduce(addresses, axis=None)) | address(out) | width
+    unit = next(np.dtype(f"u{size}") for size in (8, 4, 1) if places % size == 0)
+    units = out.reshape(-1).view(np.uint8).reshape(len(out), lines, width).view(unit)
+    _gather(addresses, starts, rows, np.empty(0, unit), units)
 
 
 @compile_kernel

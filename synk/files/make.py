@@ -298,4 +298,5 @@ def _value(value: Any) -> Any:
         return value
     [path] = files_of([value])
     [stored] = stored_in(path, None)
-    return np.array(stored.array())
+    [array] = stored.arrays()
+    return np.array(array)

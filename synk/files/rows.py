@@ -134,7 +134,7 @@ class Rows:
         check_batch_size(batch_size)
         order = Order(self._counts, self._window, seed, epoch, shuffle)
         draws = self._draws(seed, epoch)
-        opened: dict[tuple[int, int], np.ndarray] = {}
+        opened: dict[tuple[int, int], Any] = {}
         reader = new_reader()
 
         def begin(low: int, high: int, room: tuple[Data, ...]) -> None:
@@ -215,12 +215,12 @@ class Rows:
         rows: np.ndarray,
         draws: Sequence[np.ndarray | None],
         out: Sequence[np.ndarray],
-        opened: dict[tuple[int, int], np.ndarray],
+        opened: dict[tuple[int, int], Any],
         into: np.ndarray | None = None,
     ) -> Callable[[], None]:
         """Return what writes rows to `out`, after all that Python can do before.
 
-        `draws` are of each column, for all rows of the epoch. `opened` has the arrays
+        `draws` are of each column, for all rows of the epoch. `opened` has the files
         of the part before, by column and file, which are replaced by those of this one.
         Rows come to the places `into` of `out`, by default in their order.
         """
@@ -239,7 +239,7 @@ class Rows:
                 if (i, f) in before:
                     opened[i, f] = before[i, f]
                 elif column.is_mapped(f):
-                    opened[i, f] = column.array(f)
+                    opened[i, f] = column.open(f)
         picks = [
             np.ascontiguousarray(
                 np.concatenate([common, column.picks(of_column, rows)], axis=1)
@@ -249,11 +249,11 @@ class Rows:
 
         def job() -> None:
             for i in self._turns:
-                column, arrays = self._columns[i], []
+                column = self._columns[i]
                 for f in files.tolist():
                     if (i, f) not in opened:
-                        opened[i, f] = column.array(f)
-                    arrays.append(opened[i, f])
-                column.fill(arrays, starts, picks[i], out[i])
+                        opened[i, f] = column.open(f)
+                there = [opened[i, f] for f in files.tolist()]
+                column.fill(there, starts, picks[i], out[i])
 
         return job

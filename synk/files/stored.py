@@ -24,11 +24,12 @@ class Format(NamedTuple):
 
     ``find(path, names)`` returns what `Stored` has of arrays, from `name` on: of those
     of these names or, if they are None, of the only one. It raises ValueError for what
-    is not there. ``read(path, name)`` returns an array that cannot be mapped.
+    is not there. ``read(path, name)`` returns an array that cannot be mapped, or a list
+    of arrays, of which each row has a row of each.
     """
 
     find: Callable[[str, Sequence[str] | None], list[tuple]]
-    read: Callable[[str, Any], np.ndarray]
+    read: Callable[[str, Any], np.ndarray | list[np.ndarray]]
 
 
 class Stored(NamedTuple):
@@ -57,14 +58,18 @@ class Stored(NamedTuple):
             raise ValueError(f"{self.path}: it has {found.dtype} {found.shape}")
         return found
 
-    def array(self) -> np.ndarray:
-        """Return the array: mapped, so that what is touched of it is read, or read."""
+    def arrays(self) -> list[np.ndarray]:
+        """Return the array: mapped, so that what is touched of it is read, or read.
+
+        It is one, or several of as many rows, which are a row of it together.
+        """
         with damaged(self.path):
             if _stamp(self.path) != self.stamp:
                 raise ValueError("it has changed since it was found")
             if self.offset is not None:
-                return self._mapped()
-            return _format(self.path).read(self.path, self.name)
+                return [self._mapped()]
+            found = _format(self.path).read(self.path, self.name)
+            return found if isinstance(found, list) else [found]
 
     def _mapped(self) -> np.ndarray:
         assert self.offset is not None

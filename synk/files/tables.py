@@ -72,8 +72,8 @@ def _kind(opened: Opened, name: str) -> tuple[np.dtype, tuple[int, ...]]:
     return (np.dtype(np.int32), ()) if kind is None else kind
 
 
-def read(path: str, piece: Piece) -> np.ndarray:
-    """Return the rows of a piece."""
+def read(path: str, piece: Piece) -> list[np.ndarray]:
+    """Return what a piece's rows have, column by column."""
     categories = dict(piece.categories)
     arrays = []
     values = open_table(path).read(piece.number, piece.columns)
@@ -82,17 +82,7 @@ def read(path: str, piece: Piece) -> np.ndarray:
             codes, own = value
             value = _coded(codes, own, categories[name])
         arrays.append(_whole(value, name, piece.fill))
-    if piece.is_vector:
-        return arrays[0]
-    found = np.empty((len(arrays[0]), len(arrays)), np.result_type(*arrays))
-    for low in range(0, len(found), _BLOCK):  # which stays in the cache
-        rows = slice(low, low + _BLOCK)
-        for i, array in enumerate(arrays):
-            found[rows, i] = array[rows]
-    return found
-
-
-_BLOCK = 2048
+    return arrays
 
 
 def _whole(array: Any, name: str, fill: float | None) -> np.ndarray:
