@@ -37,6 +37,7 @@ def step(
     targets: int = 1,
     clip_norm: float | None = None,
     seed: int = 0,
+    sync_batch_norm: bool = False,
     **options: Any,
 ) -> Step:
     """Make a training step of a module of torch.
@@ -70,6 +71,10 @@ def step(
         ``torch.nn.utils.clip_grad_norm_``.
     seed : int
         Of dropout.
+    sync_batch_norm : bool
+        Whether layers of batch normalisation have the mean and the variance of all
+        ranks' rows. Then each rank must have some rows of a batch, and `num_slices`
+        is 1.
     **options
         Those of :func:`synk.function`: `name`, and `local` for a step that each rank
         makes by itself, for a training rule.
@@ -91,9 +96,10 @@ def step(
 
     Layers whose output for a row depends on other rows, such as ``BatchNorm``, see
     a rank's own rows, as with torch's DistributedDataParallel; running averages become
-    the mean of the ranks'. What ``dropout`` drops of a row does not depend on ranks,
-    nor on slices; its rows are along axis 0. Other random numbers, as attention layers
-    draw them, are a rank's own: the same again for the same ranks.
+    the mean of the ranks'. With `sync_batch_norm` all is as in one process. What
+    ``dropout`` drops of a row does not depend on ranks, nor on slices; its rows are
+    along axis 0. Other random numbers, as attention layers draw them, are a rank's own:
+    the same again for the same ranks.
 
     Examples
     --------
@@ -108,7 +114,8 @@ def step(
     >>> losses[-1] < 1e-6, round(module(torch.ones(1, 3).double()).item(), 2)
     (True, 3.0)
     """
-    model = TorchModel(module, loss, optimizer, targets, clip_norm)
+    how = targets, clip_norm, sync_batch_norm
+    model = TorchModel(module, loss, optimizer, *how)
     rows = [each.numpy() if torch.is_tensor(each) else each for each in inputs]
     made = step_of(model, rows, seed=seed, **options)
     model.follow(made)
@@ -165,8 +172,10 @@ class TorchModel(Model):
         optimizer: torch.optim.Optimizer,
         targets: int = 1,
         clip_norm: float | None = None,
+        sync_batch_norm: bool = False,
     ) -> None:
         self._module, self._loss, self._optimizer = module, loss, optimizer
+        self._is_in_step = sync_batch_norm
         self._targets, self._clip_norm = targets, clip_norm
         self._threads = Threads()
         self.is_mean = getattr(loss, "reduction", "mean") != "sum"
@@ -245,9 +254,10 @@ class TorchModel(Model):
     def _gradient(self, *rows: np.ndarray) -> tuple[float, list[np.ndarray], float]:
         for each, mode in zip(self._module.modules(), self._modes, strict=True):
             each.training = mode
-        with drawing(self.draw):
+        all_reduce = self.all_reduce if self._is_in_step else None
+        with drawing(self.draw, all_reduce):
             loss, weight = self._summed(rows)
-            found = gradients(loss, self._trained)
+            found = gradients(loss, self._trained, self._is_in_step)
         return loss.item(), [gradient.numpy() for gradient in found], weight
 
     def update(self, gradient: Sequence[np.ndarray]) -> None:
@@ -445,32 +455,41 @@ def _tried(
 
 
 @contextlib.contextmanager
-def drawing(draw: Draw) -> Iterator[None]:
+def drawing(
+    draw: Draw, all_reduce: Callable[[np.ndarray], np.ndarray] | None = None
+) -> Iterator[None]:
     """Have torch draw for rows in a block, and go on as before after it.
 
-    The script's process is a rank, too. ``torch.manual_seed`` keeps a note, for ever,
-    for each kind of device that there is not.
+    With `all_reduce`, batch normalisation is by all ranks' rows. The script's process
+    is a rank, too. ``torch.manual_seed`` keeps a note, for ever, for each kind of
+    device that there is not.
     """
     generator = torch.default_generator
     before = generator.get_state()
     try:
         generator.manual_seed(draw.seed)
-        with _RowDraws(draw):
+        with _OfRows(draw, all_reduce):
             yield
     finally:
         generator.set_state(before)
 
 
-class _RowDraws(TorchFunctionMode):
-    """Has dropout drop of a row what follows from its number, not from its rank."""
+class _OfRows(TorchFunctionMode):
+    """Has layers compute of a row what does not depend on which rank has it.
 
-    def __init__(self, draw: Draw) -> None:
+    What dropout drops follows from the row's number. Batch normalisation is by all
+    ranks' rows, if there is an `all_reduce`.
+    """
+
+    def __init__(self, draw: Draw, all_reduce: Callable | None) -> None:
         super().__init__()
-        self._draw = draw
+        self._draw, self._all_reduce = draw, all_reduce
 
     def __torch_function__(
         self, func: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
+        if func is functional.batch_norm and self._all_reduce is not None:
+            return self._batch_norm(*args, **(kwargs or {}))
         ours = _DROPOUTS.get(func)
         if ours is None:
             return func(*args, **(kwargs or {}))
@@ -493,6 +512,53 @@ class _RowDraws(TorchFunctionMode):
         keep = self._draw.uniform(shape) >= p
         found = scaled(input, torch.from_numpy(keep).to(input.dtype), p)
         return input.copy_(found) if inplace else found
+
+    def _batch_norm(
+        self,
+        input: torch.Tensor,
+        running_mean: torch.Tensor | None,
+        running_var: torch.Tensor | None,
+        weight: torch.Tensor | None = None,
+        bias: torch.Tensor | None = None,
+        training: bool = False,
+        momentum: float = 0.1,
+        eps: float = 1e-5,
+    ) -> torch.Tensor:
+        """Ioffe and Szegedy, "Batch normalization", ICML 2015, algorithm 1."""
+        if not training:
+            running = running_mean, running_var, weight, bias
+            return functional.batch_norm(input, *running, False, momentum, eps)
+        axes = [i for i in range(input.ndim) if i != 1]
+        count = input.new_tensor([input.numel() / input.shape[1]])
+        sums: Any = _Sum.apply(torch.cat([count, input.sum(axes)]), self._all_reduce)
+        n, mean = sums[0].item(), sums[1:] / sums[0].detach()
+        shape = [-1] + [1] * (input.ndim - 2)
+        centred = input - mean.view(shape)
+        squares: Any = _Sum.apply((centred**2).sum(axes), self._all_reduce)
+        var = squares / n
+        with torch.no_grad():
+            if running_mean is not None:
+                running_mean.mul_(1 - momentum).add_(mean, alpha=momentum)
+            if running_var is not None:
+                running_var.mul_(1 - momentum).add_(squares / (n - 1), alpha=momentum)
+        found = centred * (var + eps).rsqrt().view(shape)
+        if weight is not None:
+            found = found * weight.view(shape)
+        return found if bias is None else found + bias.view(shape)
+
+
+class _Sum(torch.autograd.Function):
+    """A sum over ranks; so is its gradient."""
+
+    @staticmethod
+    def forward(ctx: Any, values: torch.Tensor, all_reduce: Callable) -> torch.Tensor:
+        ctx.all_reduce = all_reduce
+        return torch.from_numpy(all_reduce(values.numpy()))
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, None]:
+        [gradient] = gradients
+        return torch.from_numpy(ctx.all_reduce(gradient.numpy())), None
 
 
 def _plain(input: torch.Tensor, keep: torch.Tensor, p: float) -> torch.Tensor:
@@ -517,26 +583,34 @@ _DROPOUTS: dict[Any, tuple[int | None, Callable]] = {
 """How many axes have elements of their own to drop, all by default; and how."""
 
 
-def gradients(loss: torch.Tensor, trained: Tensors) -> tuple[torch.Tensor, ...]:
-    """Return those of a loss that was computed in `drawing`; zeros for none."""
-    with _no_dropout():
+def gradients(
+    loss: torch.Tensor, trained: Tensors, is_in_step: bool = False
+) -> tuple[torch.Tensor, ...]:
+    """Return those of a loss that was computed in `drawing`; zeros for none.
+
+    `is_in_step` tells that batch normalisation was by all ranks' rows.
+    """
+    with _not_again([*_DROPOUTS, *[functional.batch_norm] * is_in_step]):
         return torch.autograd.grad(
             loss, trained, allow_unused=True, materialize_grads=True
         )
 
 
 @contextlib.contextmanager
-def _no_dropout() -> Iterator[None]:
-    """Have dropout be an error in a block, in which gradients are computed.
+def _not_again(functions: Sequence[Callable]) -> Iterator[None]:
+    """Have functions be errors in a block, in which gradients are computed.
 
     Layers in ``torch.utils.checkpoint`` are computed there again, where torch knows
-    nothing of a `_RowDraws`, and would drop something else.
+    nothing of an `_OfRows`, and would drop something else.
     """
 
     def refused(*args: Any, **kwargs: Any) -> None:
-        raise NotImplementedError("dropout in torch.utils.checkpoint, by ranks")
+        raise NotImplementedError(
+            "dropout, or batch normalisation by all ranks' rows, in"
+            " torch.utils.checkpoint"
+        )
 
-    plain = {each.__name__: each for each in _DROPOUTS}
+    plain = {each.__name__: each for each in functions}
     try:
         for name in plain:
             setattr(functional, name, refused)

@@ -257,11 +257,14 @@ class RankShare:
         if self._streams:
             split(self._streams, self._context.rank)
         if not self._is_idle:
+            self._context.task = self.task
             try:
                 outputs = running.run(self.task)
             except BaseException:
                 programs.loader.renew()  # JAX may be computing still
                 raise
+            finally:
+                self._context.task = None
         elif self._has_node_rows and programs.takes_part(self.task.subset):
             running.idle(self.task)
         else:

@@ -96,7 +96,12 @@ class Rows:
         if numbers.size and not 0 <= numbers.min() <= numbers.max() < len(self):
             raise IndexError(f"rows are from 0 to {len(self) - 1}, got {rows!r}")
         out = [np.empty((len(numbers), *c.shape), c.dtype) for c in self._columns]
-        self._job(numbers, self._draws(seed, epoch), out, {})()
+        draws = self._draws(seed, epoch)
+        # One file after the other: of all together there may be too much for memory.
+        files = np.searchsorted(self._starts, numbers, side="right")
+        order = np.argsort(files, kind="stable")
+        for places in np.split(order, np.flatnonzero(np.diff(files[order])) + 1):
+            self._job(numbers[places], draws, out, {}, places)()
         return out
 
     def parts(

@@ -84,6 +84,7 @@ class RankContext:
         self.recorder = recorder
         self.activity = ""  # what it is doing, for messages
         self.share: Any = None  # of the last call, which may be made again
+        self.task: Any = None  # of the call that it computes now
         self.transaction = Transaction(recorder.phase)  # what a launch has changed
         self.tracer: Tracer | None = None
         # By number, what it does after each step as a worker of a training rule.

@@ -9,6 +9,8 @@ the step as they take any other.
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -26,8 +28,10 @@ from ..call.function import Function
 from ..call.make import function
 from ..compiler.own_ops.register import register_sharding
 from ..compiler.own_ops.sharding import Sharding
+from ..errors import StateError
 from ..ranks.session import SESSION
 from ..user_frames import entry
+from ..workers.recorder import COMPUTING
 
 Arrays = Sequence[np.ndarray]
 
@@ -89,6 +93,7 @@ class Model:
     settings: Sequence[float] = ()
     is_mean = True
     draw: Draw
+    _is_local = False
 
     def gradient(self, *rows: np.ndarray) -> tuple[float, Arrays, float]:
         """Return the loss of some rows of a batch, its gradient, and their weight.
@@ -135,6 +140,43 @@ class Model:
         """
         loss, _, weight = self.gradient(*rows)
         return loss, weight
+
+    def all_reduce(self, array: np.ndarray) -> np.ndarray:
+        """Return the sum of an array over all ranks, within `gradient`.
+
+        For what of a row depends on all rows of a batch: so every rank must call it as
+        often as the others. In a local step a rank is by itself.
+
+        Parameters
+        ----------
+        array : numpy.ndarray
+            Of this rank's rows; of one shape on all ranks.
+
+        Returns
+        -------
+        numpy.ndarray
+            A new array, the same on all ranks.
+
+        Raises
+        ------
+        ValueError
+            If a rank has no rows, or rows are taken in slices.
+        """
+        task = None
+        with contextlib.suppress(StateError):  # there are no ranks
+            task = SESSION.context.task
+        if self._is_local or task is None or task.kind == "uncut":
+            return np.array(array)
+        if task.kind == "slice" or not all(task.weights):
+            raise ValueError(
+                f"a sum over all ranks within a model, in a batch of"
+                f" {sum(task.weights)} rows on {len(task.weights)} ranks: each must"
+                " have some, and num_slices must be 1"
+            )
+        context = SESSION.context
+        found = context.comm.exchange(np.ascontiguousarray(array))
+        context.recorder.phase[0] = COMPUTING
+        return np.asarray(functools.reduce(np.add, found))
 
     def before_step(self) -> None:
         """Take note, in the script, that ranks are to make a step, or some."""
@@ -323,6 +365,7 @@ class ModelGradient(_OfRows):
             # Ranks that train by themselves count their own rows, each from 0 on.
             rank = SESSION.rank if self._is_local else 0
             model.draw = Draw(self._seed, int(step), numbers, rank)
+            model._is_local = self._is_local
             loss, found, weight = model.gradient(*rows)
             (gradient,) = self._copy.packed["parameters"].vectors(found)
         values: list[Any] = [np.asarray(value, float) for value in (loss, weight, n)]

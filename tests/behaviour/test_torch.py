@@ -412,6 +412,70 @@ def test_batch_normalisation_is_of_a_ranks_rows_and_averages_of_all():
         assert found.state_dict()["2.num_batches_tracked"] == 3
 
 
+@pytest.mark.parametrize("ranks", [1, 2, 3], indirect=True)
+def test_batch_normalisation_by_all_rows_is_that_of_one_process(ranks):
+    """Of rows and of maps, one after the other, in uneven parts of uneven batches."""
+    batches = [slice(0, 16), slice(16, 32), slice(32, ROWS)] * 5
+    loss, modules = torch.nn.CrossEntropyLoss(), []
+    for _ in range(2):
+        torch.manual_seed(1)
+        maps = torch.nn.Conv2d(1, 2, 3, bias=False), torch.nn.BatchNorm2d(2)
+        rows = torch.nn.ReLU(), torch.nn.Flatten(), torch.nn.Linear(72, 5, bias=False)
+        last = torch.nn.BatchNorm1d(5, affine=False, momentum=None)
+        modules.append(torch.nn.Sequential(*maps, *rows, last).double())
+    plain, found = modules
+    optimizer = torch.optim.AdamW(plain.parameters(), lr=0.01)
+    expected = by_torch(plain, loss, optimizer, batches)
+    optimizer = torch.optim.AdamW(found.parameters(), lr=0.01)
+    inputs = [IMAGES, LABELS]
+    step = synk.torch.step(found, loss, optimizer, inputs, sync_batch_norm=True)
+    losses = [float(step(*inputs, batch=batch)) for batch in batches[:10]]
+    losses += step.run(batches[10:], *inputs).tolist()
+    step(*inputs, check="serial")
+    step.pull()
+    by_torch(plain, loss, torch.optim.SGD(plain.parameters(), lr=0), [slice(None)])
+    np.testing.assert_allclose(losses, expected, atol=1e-10)
+    averages = [module.state_dict() for module in modules]
+    for name in ("1.running_mean", "1.running_var", "5.num_batches_tracked"):
+        ours, theirs = (values[name] for values in averages)
+        torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-10)
+
+
+class Failing(torch.nn.Module):
+    """Fails on the rank that has a large row."""
+
+    def forward(self, x):
+        if (x > 7).any():
+            raise ArithmeticError("above seven")
+        return x
+
+
+def test_batch_normalisation_by_all_rows_needs_them_all(two_ranks):
+    module = torch.nn.Sequential(
+        torch.nn.BatchNorm1d(3),
+        Failing(),
+        torch.nn.BatchNorm1d(3),
+        torch.nn.Linear(3, 1),
+    )
+    x = RNG.normal(size=(8, 3)).astype("float32")
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
+    how = torch.nn.MSELoss(), optimizer, [x, x[:, :1]]
+    step = synk.torch.step(module, *how, sync_batch_norm=True)
+    for few in ({"batch": slice(0, 1)}, {"num_slices": 2}):
+        with pytest.raises(ValueError, match="each must have some, and num_slices"):
+            step(x, x[:, :1], **few)
+    module[0].eval()  # so that rows are told apart
+    step = synk.torch.step(module, *how, sync_batch_norm=True)
+    bad = x.copy()
+    bad[-1] = 8
+    before = module.state_dict()["0.running_mean"].clone()
+    for _ in range(3):
+        with pytest.raises(ArithmeticError, match="above seven"):
+            step(bad, x[:, :1])
+        assert np.isfinite(step(x, x[:, :1]))
+    torch.testing.assert_close(module.state_dict()["0.running_mean"], before)
+
+
 def test_layers_stay_in_the_modes_that_the_script_has_set(two_ranks):
     loss = torch.nn.CrossEntropyLoss()
     expected, found = normalised(), normalised()
