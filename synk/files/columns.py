@@ -102,19 +102,21 @@ class Column:
         self,
         files: Sequence[Any],
         starts: np.ndarray,
-        rows: np.ndarray,
+        picks: np.ndarray,
         out: np.ndarray,
     ) -> None:
         """Write rows of files that `open` has returned; see `fill.gather`."""
-        gather(files, starts, rows, out)
+        gather(files, starts, picks, out)
 
     def draw(self, rows: int, seed: int, epoch: int) -> np.ndarray | None:
         """Return what is drawn for each of all rows in an epoch; None for nothing."""
         return None
 
-    def picks(self, draws: np.ndarray | None, rows: np.ndarray) -> np.ndarray:
-        """Return what of rows is taken, in columns: nothing is to be said of it."""
-        return np.empty((len(rows), 0), np.int64)
+    def picks(
+        self, draws: np.ndarray | None, rows: np.ndarray, places: np.ndarray
+    ) -> np.ndarray:
+        """Return what `fill` is told: `places` of rows, in their files and in `out`."""
+        return places
 
 
 class ImageColumn(Column):
@@ -209,12 +211,12 @@ class ImageColumn(Column):
         self,
         files: Sequence[Any],
         starts: np.ndarray,
-        rows: np.ndarray,
+        picks: np.ndarray,
         out: np.ndarray,
     ) -> None:
         """Write parts of images that `open` has returned; see `fill.fill`."""
         images = out.reshape(len(out), self._whole[0], *self.shape[-2:])
-        fill(files, starts, rows, self._mean, self._std, images)
+        fill(files, starts, picks, self._mean, self._std, images)
 
     def draw(self, rows: int, seed: int, epoch: int) -> np.ndarray | None:
         """Return first line, first column and mirroring of all images in an epoch.
@@ -227,12 +229,16 @@ class ImageColumn(Column):
         limits = [*self._spare, int(self._mirror)]
         return random.integers(0, limits, (rows, 3), np.int32, endpoint=True)
 
-    def picks(self, draws: np.ndarray | None, rows: np.ndarray) -> np.ndarray:
-        """Return first line, first column and mirroring of some images."""
+    def picks(
+        self, draws: np.ndarray | None, rows: np.ndarray, places: np.ndarray
+    ) -> np.ndarray:
+        """Return what `fill` is told: with first line, first column and mirroring."""
+        found = np.empty((len(rows), 5), np.int64)
+        found[:, :2] = places.T
+        found[:, 2:] = *(spare // 2 for spare in self._spare), 0
         if draws is not None:
-            return draws[rows]
-        top, left = (spare // 2 for spare in self._spare)
-        return np.broadcast_to(np.array([top, left, 0]), (len(rows), 3))
+            found[:, 2:] = draws[rows]
+        return found
 
 
 def _native(dtype: np.dtype) -> np.dtype:

@@ -39,19 +39,18 @@ _BLOCK = 1024
 def _gather(files, starts, rows, kind, out):
     width = out.shape[2]
     for f in range(len(files)):
-        of_file = rows[starts[f] : starts[f + 1]]
-        for low in range(0, len(of_file), _BLOCK):
-            block = of_file[low : low + _BLOCK]
+        for low in range(starts[f], starts[f + 1], _BLOCK):
+            high = min(low + _BLOCK, starts[f + 1])
             for i in range(files.shape[1]):
                 source = array_at(files[f, i], kind.dtype, 1 << 60)
                 if width == 1:
-                    for row in block:
-                        out[row[_PLACE], i, 0] = source[row[_INDEX]]
+                    for row in range(low, high):
+                        out[rows[_PLACE, row], i, 0] = source[rows[_INDEX, row]]
                 else:
-                    for row in block:
-                        first = row[_INDEX] * width
+                    for row in range(low, high):
+                        first = rows[_INDEX, row] * width
                         line = source[first : first + width]
-                        target = out[row[_PLACE], i]
+                        target = out[rows[_PLACE, row], i]
                         for x in range(width):
                             target[x] = line[x]
 
@@ -61,8 +60,8 @@ def gather(
 ) -> None:
     """Write rows of several files, each one whole.
 
-    `starts` says where the rows of each file start in `rows`, and the end. That has of
-    each row its index in its file and its place in `out`, which is contiguous.
+    `starts` says where the rows of each file start in `rows`, and the end. That has the
+    rows' indices in their files, and their places in `out`, which is contiguous.
     """
     if not files:
         return

@@ -78,6 +78,25 @@ class Order:
         return self._rows[: high - low]
 
 
+def sorting(rows: np.ndarray) -> np.ndarray:
+    """Return the order in which numbers from 0 on ascend: `numpy.argsort`, but faster.
+
+    NumPy sorts numbers of 16 bits by their digits.
+
+    >>> sorting(np.array([1 << 40, 7, 1 << 20])).tolist()
+    [1, 2, 0]
+    """
+    if (rows[1:] >= rows[:-1]).all():
+        return np.arange(len(rows))
+    order = np.argsort(rows.astype(np.uint16), kind="stable")
+    rows = rows >> 16
+    while rows.any():
+        digits = rows[order].astype(np.uint16)
+        order = order[np.argsort(digits, kind="stable")]
+        rows = rows >> 16
+    return order
+
+
 def cut(ends: np.ndarray, batch_size: int) -> Iterator[tuple[int, int]]:
     """Return where parts of an epoch begin and end: whole batches, of whole windows.
 

@@ -21,7 +21,7 @@ from ..ranks.session import SESSION
 from ..user_frames import entry
 from ..variables.data import Data, data
 from .columns import Column
-from .order import Order, Part, batches_of_part, cut, most_rows
+from .order import Order, Part, batches_of_part, cut, most_rows, sorting
 
 
 def check_batch_size(batch_size: int) -> None:
@@ -229,14 +229,14 @@ class Rows:
         of the part before, by column and file, which are replaced by those of this one.
         Rows come to the places `into` of `out`, by default in their order.
         """
-        in_order = np.argsort(rows)
+        in_order = sorting(rows)
         rows = rows[in_order]
         places = in_order if into is None else into[in_order]
         bounds = np.searchsorted(rows, self._starts)
         files = np.flatnonzero(np.diff(bounds))
         starts = np.append(bounds[files], len(rows))
         before_file = np.repeat(self._starts[files], np.diff(starts))
-        common = np.stack([rows - before_file, places], axis=1)
+        common = np.stack([rows - before_file, places])
         before = dict(opened)
         opened.clear()
         for i, column in enumerate(self._columns):
@@ -246,9 +246,7 @@ class Rows:
                 elif column.is_mapped(f):
                     opened[i, f] = column.open(f)
         picks = [
-            np.ascontiguousarray(
-                np.concatenate([common, column.picks(of_column, rows)], axis=1)
-            )
+            column.picks(of_column, rows, common)
             for column, of_column in zip(self._columns, draws, strict=True)
         ]
 

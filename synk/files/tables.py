@@ -176,12 +176,12 @@ def _array(column: Any) -> Any:
     """Return a column of Arrow as an array, or codes with their values."""
     from pyarrow import types
 
-    if hasattr(column, "combine_chunks"):
-        column = (
-            column.unify_dictionaries() if types.is_dictionary(column.type) else column
-        )
-        column = column.combine_chunks()
-        if hasattr(column, "chunks"):  # an older pyarrow, of no chunks or of one
+    if hasattr(column, "chunks"):  # mostly one: joining would let go of Python's lock
+        if column.num_chunks != 1:
+            if types.is_dictionary(column.type):
+                column = column.unify_dictionaries()
+            column = column.combine_chunks()
+        if hasattr(column, "chunks"):  # an older pyarrow has one left
             column = column.chunk(0)
     if types.is_dictionary(column.type):
         return _masked(column.indices), column.dictionary.to_pylist()
