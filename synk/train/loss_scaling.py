@@ -168,4 +168,5 @@ class LossScale:
 def finite(values: Sequence) -> Any:
     """Return whether no element of any value is infinite or not a number."""
     bad = [pt.any(pt.or_(pt.isnan(value), pt.isinf(value))) for value in values]
-    return pt.invert(pt.any(pt.stack(bad)))
+    # Not by `invert`: without C code PyTensor computes that of a number, -2 for True.
+    return pt.eq(pt.any(pt.stack(bad)), np.array(False))

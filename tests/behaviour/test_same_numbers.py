@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,7 @@ from scipy.special import gammaln, logsumexp
 
 import synk
 
-RANKS = 1, 3, 5
+RANKS = 1, 3
 ROWS, COLUMNS = 70_003, 4
 RNG = np.random.default_rng(0)
 A, B = RNG.normal(size=(ROWS, COLUMNS)), RNG.normal(size=ROWS)
@@ -34,10 +34,10 @@ def rules(monkeypatch):
     monkeypatch.setenv("SYNK_ENGINE", "auto")
 
 
-def on_any_ranks(compute: Callable[[], list]) -> list:
+def on_any_ranks(compute: Callable[[], list], sizes: Iterable[int] = RANKS) -> list:
     """Return what a function gives in sessions of all sizes, which is the same."""
     first: list = []
-    for ranks in RANKS:
+    for ranks in sizes:
         with synk.session(ranks):
             found = [np.asarray(value) for value in compute()]
         first = first or found
@@ -75,7 +75,7 @@ def test_a_likelihood_has_the_same_bits_however_it_is_called():
         assert bits(f) == {"any ranks"}
         return [*of_all[0], whole[1], mean[1]]
 
-    value, gradient, *_ = on_any_ranks(compute)
+    value, gradient, *_ = on_any_ranks(compute, [1, 2, 5])
     eta, counts = A @ WEIGHTS, np.abs(B)
     terms = counts * eta - np.exp(eta) - gammaln(counts + 1)
     assert_same(value, terms.sum(), 1e4)

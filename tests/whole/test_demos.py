@@ -19,7 +19,6 @@ from typing import NamedTuple
 import numpy as np
 import pytensor
 import pytest
-from children import in_a_child
 from places import DEMOS
 from reference import PY
 
@@ -152,21 +151,6 @@ def test_resident_data_give_the_loss_of_the_serial_run():
     resident = train(ROWS, "--resident", "--ranks", 3, *options)
     assert resident.loss == pytest.approx(serial.loss, abs=1e-5)
     assert "3 ranks, resident data" in resident.output
-
-
-EVEN = 240, 240
-"""Rows of which two ranks take as many: JAX compiles for each number of rows."""
-
-
-@pytest.mark.slow
-@in_a_child
-def test_a_cnn_in_jax_mode_ends_at_the_loss_of_the_serial_run():
-    # The ranks first: where JAX has computed something, none can be forked any more.
-    options = "--model", "cnn", *SMALL, "--batch-size", 120, "--mode", "JAX"
-    parallel = train(EVEN, "--ranks", 2, *options)
-    serial = train(EVEN, "--serial", *options)
-    assert parallel.loss == pytest.approx(serial.loss, abs=1e-5)
-    assert serial.loss < 2.3  # chance is log 10 = 2.303
 
 
 def test_default_options_reach_97_percent_and_draw_the_curves(tmp_path):
@@ -303,15 +287,12 @@ def bits(output: str) -> float:
     return float(re.fullmatch(r"final: (\S+) bits per letter", last)[1])
 
 
-@pytest.mark.slow
-@in_a_child
-def test_ranks_in_jax_mode_end_at_the_bits_of_the_serial_run(here):
+def test_ranks_end_at_the_bits_of_the_serial_run(here):
     """Which reports, draws and writes."""
-    # 44 rows, as many in each step: JAX compiles for each number. Clipping at 0.01
-    # changes nearly every gradient: see the demo's first lines.
+    # Clipping at 0.01 changes nearly every gradient: see the demo's first lines.
     options = *LETTERS, "--clip", 0.01, "--norm", 0.5, "--rate", 0.02
     options += "--batch-size", 22
-    parallel = run_here("lstm", *options, "--sample", 0, "--ranks", 2, "--mode", "JAX")
+    parallel = run_here("lstm", *options, "--sample", 0, "--ranks", 2, *IN_PYTHON)
     shows = "--sample", 30, "--plot", "curves.png"
     output = run_here("lstm", *options, *shows, "--serial", *IN_PYTHON)
     assert bits(parallel) == pytest.approx(bits(output), rel=1e-6)

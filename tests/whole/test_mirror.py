@@ -10,11 +10,8 @@ import sys
 import pytest
 from places import ROOT, SUPPORT, TESTS
 
-SAMPLE = (
-    *("theano_tensor", "theano_functions", "theano_nnet"),
-    *("nn_graphs", "nn_pool", "training_updates"),
-)
-"""Files of plain graphs: Theano's names, networks, and what updates variables."""
+SAMPLE = "nn_graphs", "training_updates", "training_steps"
+"""Files of plain graphs: networks, and what updates variables."""
 
 
 @pytest.mark.slow
