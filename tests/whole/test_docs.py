@@ -236,9 +236,12 @@ def test_every_picture_is_on_a_page_with_a_text_for_those_who_do_not_see_it(pict
 
 @pytest.mark.parametrize("name", ["networks", "theano", "clusters"])
 def test_a_tutorial_prints_what_it_shows_and_ends_with_a_picture(
-    pictures, name, tmp_path
+    pictures, name, tmp_path, monkeypatch
 ):
-    """That of PyMC is in test_pymc_demos."""
+    """That of PyMC is in test_pymc_demos; numba's code is compiled for one only."""
+    if name != "clusters":
+        flags = os.environ.get("PYTENSOR_FLAGS", "")
+        monkeypatch.setenv("PYTENSOR_FLAGS", f"{flags},mode=FAST_COMPILE".lstrip(","))
     module("tutorials").run(name, tmp_path)
     assert [drawn.suffix for drawn in tmp_path.glob("*.svg")] == [".svg"]
 
