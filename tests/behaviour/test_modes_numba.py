@@ -10,6 +10,7 @@ import pytensor
 import pytensor.tensor as pt
 import pytest
 import scipy.special
+from numba.core import event
 from pytensor.compile.mode import Mode
 from reference import PY
 
@@ -212,6 +213,24 @@ def test_products_are_numpys_whatever_the_layout():
     for wrong in ((c[:2], r, v), (c, r[:, :2], v), (c, r, v[:2])):
         with pytest.raises(ValueError, match="incompatible array sizes"):
             f(np.ones((4, 33)), *wrong)
+
+
+def test_an_array_of_one_number_is_made_without_an_errors_text():
+    """Numba takes 3 s to compile the text, which PyTensor's code of all arrays has."""
+    numbers, lengths = [pt.dscalar(), pt.bscalar()], pt.lvectors(1)
+    made, given = [], [np.array(2.5), np.array(-3, "int8"), np.array([4, 2, 3, 2])]
+    for i in (1, 2, 3, 4):
+        shape = [lengths[0][k] for k in range(i)]
+        made += [pt.alloc(number, *shape) for number in numbers]
+    made.append(pt.alloc(numbers[0].dimshuffle("x", "x"), 3, 2))
+    with event.install_recorder("numba:compile") as ours:
+        found = in_numba([*numbers, *lengths], made, NUMBA)(*given)
+    expected = pytensor.function([*numbers, *lengths], made, mode=PY)(*given)
+    for value, same in zip(found, expected, strict=True):
+        assert value.dtype == same.dtype
+        np.testing.assert_array_equal(value, same, strict=True)
+    compiled = [each.data["dispatcher"].py_func for _, each in ours.buffer]
+    assert not any("raise_with_shape" in made.__qualname__ for made in compiled)
 
 
 def test_what_is_not_finite_and_the_rows_beside_change_no_other_row():

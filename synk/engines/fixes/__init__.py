@@ -72,6 +72,7 @@ JAX_REWRITES = [(CountNonzero(), -1)]
 NUMBA_FIXES: dict[type, Callable[[Any, Callable, str | None], tuple | None]] = {
     **({DimShuffle: numba_arrays.with_layout} if numba_arrays.IS_NEEDED else {}),
     Dot: numba_arrays.product,
+    Alloc: numba_arrays.filled,
     **dict.fromkeys(by_element.KINDS, by_element.function),
     Composite: by_element.composite,
 }
