@@ -215,22 +215,31 @@ def test_products_are_numpys_whatever_the_layout():
             f(np.ones((4, 33)), *wrong)
 
 
-def test_an_array_of_one_number_is_made_without_an_errors_text():
-    """Numba takes 3 s to compile the text, which PyTensor's code of all arrays has."""
-    numbers, lengths = [pt.dscalar(), pt.bscalar()], pt.lvectors(1)
-    made, given = [], [np.array(2.5), np.array(-3, "int8"), np.array([4, 2, 3, 2])]
+def test_filled_arrays_and_sums_have_code_for_their_layout_alone():
+    """Numba takes 3 s to compile an error's text, and 4 for all ways of strides."""
+    numbers, lengths, x = [pt.dscalar(), pt.bscalar()], pt.lvector(), pt.dmatrix()
+    given = [np.array(2.5), np.array(-3, "int8"), np.array([4, 2, 3, 2])]
+    given.append(np.random.default_rng(0).normal(size=(301, 7)))
+    made = [pt.alloc(numbers[0].dimshuffle("x", "x"), 3, 2), x.sum()]
+    made += [x.sum(axis=0), x.sum(axis=1), pt.cast(x, "int8").sum(axis=0)]
     for i in (1, 2, 3, 4):
-        shape = [lengths[0][k] for k in range(i)]
+        shape = [lengths[k] for k in range(i)]
         made += [pt.alloc(number, *shape) for number in numbers]
-    made.append(pt.alloc(numbers[0].dimshuffle("x", "x"), 3, 2))
-    with event.install_recorder("numba:compile") as ours:
-        found = in_numba([*numbers, *lengths], made, NUMBA)(*given)
-    expected = pytensor.function([*numbers, *lengths], made, mode=PY)(*given)
+    inputs = [*numbers, lengths, x]
+    with event.install_recorder("numba:compile") as recorder:
+        found = in_numba(inputs, made, NUMBA)(*given)
+    expected = pytensor.function(inputs, made, mode=PY)(*given)
     for value, same in zip(found, expected, strict=True):
-        assert value.dtype == same.dtype
-        np.testing.assert_array_equal(value, same, strict=True)
-    compiled = [each.data["dispatcher"].py_func for _, each in ours.buffer]
-    assert not any("raise_with_shape" in made.__qualname__ for made in compiled)
+        assert (value.dtype, value.shape) == (same.dtype, same.shape)
+        np.testing.assert_allclose(value, same, rtol=1e-14)
+    compiled = [each.data["dispatcher"].py_func for _, each in recorder.buffer]
+    names = " ".join(made.__qualname__ for made in compiled)
+    assert "raise_with_shape" not in names
+    assert "quicksort" not in names
+    total = in_numba([x], [x.sum(axis=0), x.sum()], NUMBA)
+    for matrix in (np.asfortranarray(given[-1]), given[-1][::-2]):
+        for value, axis in zip(total(matrix), (0, None), strict=True):
+            np.testing.assert_allclose(value, matrix.sum(axis=axis), rtol=1e-12)
 
 
 def test_what_is_not_finite_and_the_rows_beside_change_no_other_row():

@@ -23,7 +23,7 @@ from pytensor.scalar import Composite
 from pytensor.scan.op import Scan
 from pytensor.tensor.basic import Alloc, ARange, Split
 from pytensor.tensor.elemwise import CAReduce, DimShuffle, Elemwise
-from pytensor.tensor.math import Dot, ProdWithoutZeros
+from pytensor.tensor.math import Dot, ProdWithoutZeros, Sum
 from pytensor.tensor.random.op import RandomVariable
 from pytensor.tensor.shape import Reshape
 from pytensor.tensor.subtensor import IncSubtensor
@@ -73,6 +73,7 @@ NUMBA_FIXES: dict[type, Callable[[Any, Callable, str | None], tuple | None]] = {
     **({DimShuffle: numba_arrays.with_layout} if numba_arrays.IS_NEEDED else {}),
     Dot: numba_arrays.product,
     Alloc: numba_arrays.filled,
+    Sum: numba_arrays.total,
     **dict.fromkeys(by_element.KINDS, by_element.function),
     Composite: by_element.composite,
 }
