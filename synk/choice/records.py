@@ -211,7 +211,7 @@ def _here() -> dict[str, str | None]:
     """Return the versions and the processor that a record is for."""
     versions = {package: _version(package) for package in _DECIDING}
     python = platform.python_version()
-    return versions | {"Python": python, "processor": _processor()}
+    return versions | {"Python": python, "processor": processor()}
 
 
 @functools.cache
@@ -226,7 +226,7 @@ def _version(package: str) -> str | None:
 
 
 @functools.cache
-def _processor() -> str:
+def processor() -> str:
     """Return the model of the processor, where the system says it."""
     with contextlib.suppress(OSError):
         for line in Path("/proc/cpuinfo").read_text().splitlines():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import os
 import platform
 import textwrap
@@ -15,6 +14,7 @@ from pathlib import Path
 from pytensor import config
 from pytensor.compile.mode import get_default_mode
 
+from ..choice import records
 from ..cluster import launcher
 from ..cluster.nodes import probe
 from ..errors import SynkError
@@ -116,11 +116,7 @@ def _version(package: str) -> str:
 def _cores() -> Rows:
     quota = cpu_quota()
     usable = affinity.usable_cores()
-    processor = platform.machine()
-    with contextlib.suppress(OSError):  # not all systems have it
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-        models = [line for line in lines if line.startswith("model name")]
-        processor = models[0].partition(":")[2].strip() if models else processor
+    processor = records.processor() or platform.machine()
     return [
         ("machine", f"{os.cpu_count()} ({processor})"),
         ("affinity", ranges(sorted(affinity.allowed_cores()))),

@@ -17,13 +17,7 @@ from . import script
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run a script to its end.
-
-    Parameters
-    ----------
-    argv : list of str
-        ``--parallel``, options, the script, and its arguments.
-    """
+    """Run a script to its end, of ``--parallel [options] script [arguments]``."""
     parser = argparse.ArgumentParser(
         prog="python -m synk --parallel",
         description="Run the functions of a script on ranks, where these are faster.",

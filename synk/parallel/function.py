@@ -2,7 +2,7 @@
 
 The script gets a `ParallelFunction` for what would have been a compiled function of
 PyTensor's. Nothing is compiled before it is called. A call of new shapes looks for the
-arguments that are rows (`layout`), asks the plan of `synk.function` what ranks would
+arguments that are rows (`layouts`), asks the plan of `synk.function` what ranks would
 gain, and is made by ranks, or by the plain function if they gain too little; calls of
 the same shapes go the same way.
 """
@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any, NamedTuple
@@ -36,7 +36,6 @@ from ..errors import SynkError
 from ..ranks.session import SESSION
 from ..report.words import count
 from ..user_frames import entry
-from .layout import layouts, shape_of
 
 LEAST = 1.1
 """How many times as fast ranks are to be, as predicted, for a call to be theirs."""
@@ -46,6 +45,9 @@ CLEARLY_SMALL = LAUNCH / 4
 
 MOST_SHAPES = 1_000
 """Combinations of shapes of which it is remembered who makes the calls."""
+
+MOST_LAYOUTS = 3
+"""Layouts of one call that are looked at."""
 
 NO_ROWS = "without rows"
 NOT_CALLED = "not called"
@@ -70,28 +72,14 @@ class Ranks(NamedTuple):
 
 @dataclass(eq=False)
 class Way:
-    """Who makes calls of some shapes.
+    """Who makes calls of some shapes."""
 
-    Attributes
-    ----------
-    function : Function or None
-        Of synk's; None: the plain one.
-    order : tuple of int
-        The arguments in its order, scattered ones first.
-    reason : str
-        Why calls are serial, in a word or two; "" if they are not.
-    detail : str
-        What was predicted, or what is in the way.
-    calls : int
-        How many it has made.
-    """
-
-    function: Function | None
-    order: tuple[int, ...]
-    reason: str = ""
-    detail: str = ""
+    function: Function | None  # of synk's; None: the plain one
+    order: tuple[int, ...]  # the arguments in its order, scattered ones first
+    reason: str = ""  # why calls are serial; "" if they are not
+    detail: str = ""  # what was predicted, or what is in the way
     predicted: Predicted | None = None
-    calls: int = 0
+    calls: int = 0  # that it has made
 
     def __str__(self) -> str:
         who = f"serial, as {self.reason}" if self.reason else "on ranks"
@@ -103,24 +91,10 @@ def _serial_way(reason: str, detail: str = "", found: Predicted | None = None) -
 
 
 class Ways:
-    """Who makes the calls of one function of the script's.
+    """Who makes the calls of one function of the script's; in `ways`, all so far.
 
-    Parameters
-    ----------
-    written : FunctionArguments
-        With all inputs as broadcast ones, in the script's order.
-    make_plain : callable
-        Compiles the function as it would have been.
-
-    Attributes
-    ----------
-    ways : list of Way
-        All that there have been.
-
-    Raises
-    ------
-    SynkError, TypeError, ValueError
-        If the function is none that `synk.function` knows.
+    It is `written` with all inputs as broadcast ones, in the script's order. One that
+    `synk.function` does not know is a SynkError, TypeError or ValueError.
     """
 
     def __init__(
@@ -320,6 +294,45 @@ def _seconds(way: Way) -> float:
 def _can_be_rows(variable: Any) -> bool:
     kind = variable.type
     return isinstance(kind, DenseTensorType) and kind.ndim > 0 and kind.shape[0] is None
+
+
+# -- which arguments are rows
+#
+# A wrong guess costs speed alone, never numbers: whatever is scattered, the outputs are
+# those of all rows (`compiler.placement`).
+
+
+def shape_of(value: Any) -> tuple[int, ...]:
+    """Return the shape of an argument, fast where it is an array or a number."""
+    try:
+        shape: tuple[int, ...] = value.shape
+        return shape
+    except AttributeError:
+        return () if isinstance(value, int | float) else np.shape(value)
+
+
+def layouts(
+    shapes: Sequence[tuple[int, ...]], can_be_rows: Sequence[bool]
+) -> list[tuple[int, ...]]:
+    """Return the sets of arguments that may be the rows of a call, likely ones first.
+
+    Those of one first length are scattered together. Most arguments that have a row
+    each have it for the same things; of lengths that as many have, the longest is more
+    work to share.
+
+    >>> layouts([(100, 5), (5,), (100,)], [True] * 3)
+    [(0, 2), (1,)]
+    """
+    lengths = [
+        shape[0] if may and shape and shape[0] > 1 else 0
+        for shape, may in zip(shapes, can_be_rows, strict=True)
+    ]
+    counted = Counter(filter(None, lengths))
+    likely = sorted(counted, key=lambda length: (-counted[length], -length))
+    return [
+        tuple(i for i, each in enumerate(lengths) if each == length)
+        for length in likely[:MOST_LAYOUTS]
+    ]
 
 
 class ParallelFunction(PlainFunction):
