@@ -30,7 +30,7 @@ from .arguments import (
 )
 from .call_worker import worker_call
 from .finite import FiniteCheck
-from .outputs import combine_outputs, rows_of
+from .outputs import combine_outputs
 from .plans import Planned
 from .variant import Variant
 
@@ -245,7 +245,8 @@ class BoundCall(Bound):
                 )
                 if then is not None:
                     then(planned.replicas.number, results)
-                variant.placement.note(rows_of(replies), self.rows.batch_s)
+                by_rank = tuple([0 if reply is None else reply[1] for reply in replies])
+                variant.placement.note(by_rank, self.rows.batch_s)
         return results, joined
 
     def _prepare(self, given: CallValues) -> None:

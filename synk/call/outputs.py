@@ -56,11 +56,6 @@ class Wanted:
         return results[0] if self._returns == "one" else None
 
 
-def rows_of(replies: Sequence[tuple | None]) -> tuple[int, ...]:
-    """Return on how many rows each rank has computed."""
-    return tuple([0 if reply is None else reply[1] for reply in replies])
-
-
 def combine_outputs(
     spec: FunctionSpec,
     subset: Subset,

@@ -198,7 +198,14 @@ class Programs:
             for stage in self.cut(kind, subset).stages:
                 for piece in parts_of(kind, stage):
                     has_rows = stage.phase == COMPUTE and piece is not stage.common
-                    self._compile_part(piece, self.is_padded and has_rows)
+                    try:
+                        self.program(piece, self.is_padded and has_rows)
+                    except CannotPad as error:
+                        # PyTensor rewrites graphs within a graph where they stand, so
+                        # that they may be others by now than when they were examined.
+                        assert self.padding is not None
+                        self.padding.reason, self.is_padded = str(error), False
+                        self.program(piece)
             for i in self.cut(kind, subset).written:
                 self.writer(kind, subset, i)
         self.times.is_fresh = True
@@ -217,16 +224,6 @@ class Programs:
                 made = make_ahead(self.program(piece), [*inputs, *received])
                 known.update(zip(piece.wants, made, strict=False))
             known.update({var: array_type(var) for var in stage.reduced})
-
-    def _compile_part(self, piece: Part, padded: bool) -> None:
-        try:
-            self.program(piece, padded)
-        except CannotPad as error:
-            # PyTensor rewrites graphs within a graph where they stand, so that they
-            # may be others by now than when they were examined.
-            assert self.padding is not None
-            self.padding.reason, self.is_padded = str(error), False
-            self.program(piece)
 
     def program(self, piece: Part, padded: bool = False) -> Callable:
         """Return the compiled code of a part, for padded rows or as they are."""

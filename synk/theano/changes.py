@@ -13,7 +13,7 @@ from types import FrameType, FunctionType, ModuleType
 from typing import Any
 
 from pytensor.compile import SharedVariable, predefined_modes, predefined_optimizers
-from pytensor.graph import Apply, Variable
+from pytensor.graph import Apply
 from pytensor.scalar import GE, GT, LE, LT
 from pytensor.tensor import TensorVariable, tensor_copy
 from pytensor.tensor.elemwise import Elemwise
@@ -58,12 +58,9 @@ def _set_default_update(shared: SharedVariable, update: Any) -> None:
         wanted: Any = shared.type
         if found is None or found.type == wanted or not isinstance(wanted, TensorType):
             return
-        THEIR_DEFAULT_UPDATE.fset(shared, _of_type(found, wanted))
-
-
-def _of_type(update: Variable, wanted: TensorType) -> Variable:
-    """Return what the graph takes for a copy; its type says no more than `wanted`."""
-    return Apply(tensor_copy, [update], [wanted()]).outputs[0]
+        # What the graph takes for a copy; its type says no more than the variable's.
+        copy = Apply(tensor_copy, [found], [wanted()])
+        THEIR_DEFAULT_UPDATE.fset(shared, copy.outputs[0])
 
 
 # -- FAST_COMPILE with the rewrites that keep logarithms finite
