@@ -24,6 +24,7 @@ from pytensor.tensor.math import Dot
 from pytensor.tensor.type import DenseTensorType
 
 from ..ops import is_collective
+from .rules.reductions import axes_of
 from .stages import Cut, Part, contributed, costs_nothing
 
 
@@ -89,8 +90,7 @@ def _is_row_by_row(node: Apply, found: set[Variable], on_rows: set[Variable]) ->
         is_of_rows = first in found and first.type.ndim == 2  # type: ignore[attr-defined]
         return is_of_rows and node.inputs[1] not in on_rows
     if isinstance(op, CAReduce):
-        axes = range(first.type.ndim) if op.axis is None else op.axis  # type: ignore[attr-defined]
-        return first in found and 0 not in axes
+        return first in found and 0 not in axes_of(node)
     return False
 
 

@@ -25,6 +25,7 @@ from pytensor.tensor.elemwise import Elemwise
 from pytensor.tensor.math import Sum
 
 from ..domain import Replicated, Sharded
+from ..rules.reductions import axes_of
 from .nodes import Nodes
 
 Term = tuple[list[Any], Any]
@@ -37,7 +38,7 @@ def terms_of(whole: Nodes, node: Apply) -> list[Term] | None:
     The sums of the last of each term, times its factors, are to be added.
     """
     (summed,) = node.inputs
-    axes = _axes(node)
+    axes = axes_of(node)
     terms = _Terms(whole, axes).of(summed)
     level = whole.level(summed)
     if all(whole.level(row) < level for _, row in terms):
@@ -54,7 +55,7 @@ def squared_difference(whole: Nodes, node: Apply) -> tuple[Any, Any] | None:
     if difference is None or not (_is(difference, ps.Sub) and _is_float(difference)):
         return None
     rows, middle = difference.owner.inputs
-    axes = _axes(node)
+    axes = axes_of(node)
     if _is_constant_along(rows, axes):
         rows, middle = middle, rows
     value = whole.value(rows)
@@ -72,7 +73,7 @@ def squared_difference(whole: Nodes, node: Apply) -> tuple[Any, Any] | None:
 
 def spread(rows: Any, node: Apply) -> tuple[Any, Any, Any]:
     """Return a rank's own count and means, and the sum of squares about these."""
-    axes = _axes(node)
+    axes = axes_of(node)
     count = math.prod([rows.shape[axis] for axis in axes], start=pt.constant(1))
     count = count.astype(rows.type.dtype)
     mean = rows.sum(axis=axes) / pt.maximum(count, 1)  # a mask may select none
@@ -83,7 +84,7 @@ def spread(rows: Any, node: Apply) -> tuple[Any, Any, Any]:
 
 def without_axes(factor: Any, node: Apply) -> Any:
     """Return a factor in the shape of the sum."""
-    axes = _axes(node)
+    axes = axes_of(node)
     return factor.dimshuffle([i for i in range(factor.type.ndim) if i not in axes])
 
 
@@ -159,16 +160,10 @@ class _Terms:
 
 def is_sum(node: Apply) -> bool:
     """Tell whether a node sums floats over some axes."""
-    return (
-        isinstance(node.op, Sum)
-        and node.inputs[0].type.numpy_dtype.kind == "f"
-        and node.inputs[0].type.dtype == node.outputs[0].type.dtype
-    )
-
-
-def _axes(node: Apply) -> list[int]:
-    axes = node.op.axis
-    return list(range(node.inputs[0].type.ndim) if axes is None else axes)
+    if not isinstance(node.op, Sum):
+        return False
+    (summed,), (made,) = node.inputs, node.outputs
+    return _is_float(summed) and summed.type.dtype == made.type.dtype
 
 
 def _is_float(var: Variable) -> bool:

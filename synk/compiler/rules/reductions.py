@@ -201,18 +201,16 @@ def argmax_of_real(padder: Padder, node: Apply, values: list[Value]) -> Made | N
 # -- Ops that keep the axis
 
 
-@table.placement(special.Softmax, special.LogSoftmax, takes_some_rows=True)
-def softmax(node: Apply, values: list[Value]) -> Value:
-    """Along other axes than the rows', a function of each row."""
-    return _beside_rows(axes_of(node), values[0])
-
-
-table.known(
+@table.placement(
     *(special.Softmax, special.LogSoftmax),
+    takes_some_rows=True,
     length=of_input(0),
     same_in_jax=True,
     by_elements=True,
 )
+def softmax(node: Apply, values: list[Value]) -> Value:
+    """Along other axes than the rows', a function of each row."""
+    return _beside_rows(axes_of(node), values[0])
 
 
 @table.padded(special.Softmax, special.LogSoftmax)
