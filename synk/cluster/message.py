@@ -267,30 +267,3 @@ def loads(data: bytes | memoryview) -> Any:
     # Each is a view, not a scalar where it has no dimensions.
     pairs = [(i, stack[k, ...]) for stack, some in stacks for k, i in enumerate(some)]
     return unpickled(given, dict(pairs))
-
-
-def _stacked(arrays: Sequence[np.ndarray]) -> list[tuple[np.ndarray, list[int]]]:
-    """Return arrays as stacks: to read one takes as long as to read an array."""
-    # A stack has the numbers of its arrays, which are of one dtype and shape; an array
-    # that is alone is itself.
-    alike: dict[Any, list[int]] = {}
-    for number, array in enumerate(arrays):
-        kind = (array.dtype, array.shape) if array.nbytes <= FEW else number
-        alike.setdefault(kind, []).append(number)
-    found = []
-    for numbers in alike.values():
-        one = arrays[numbers[0]]
-        if len(numbers) > 1:
-            one = np.stack([arrays[i] for i in numbers], dtype=one.dtype)
-        found.append((one, numbers))
-    return found
-
-
-def _apart(stacks: Sequence[tuple[np.ndarray, list[int]]]) -> list[np.ndarray]:
-    """Return the arrays that `_stacked` was given."""
-    found: dict[int, np.ndarray] = {}
-    for stack, numbers in stacks:
-        for row, number in enumerate(numbers):
-            # Not a scalar, if they have no dimensions.
-            found[number] = stack[row, ...] if numbers[1:] else stack
-    return [found[number] for number in range(len(found))]

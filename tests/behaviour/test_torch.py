@@ -451,12 +451,8 @@ class Failing(torch.nn.Module):
 
 
 def test_batch_normalisation_by_all_rows_needs_them_all(two_ranks):
-    module = torch.nn.Sequential(
-        torch.nn.BatchNorm1d(3),
-        Failing(),
-        torch.nn.BatchNorm1d(3),
-        torch.nn.Linear(3, 1),
-    )
+    layers = torch.nn.BatchNorm1d(3), Failing(), torch.nn.BatchNorm1d(3)
+    module = torch.nn.Sequential(*layers, torch.nn.Linear(3, 1))
     x = RNG.normal(size=(8, 3)).astype("float32")
     optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
     how = torch.nn.MSELoss(), optimizer, [x, x[:, :1]]

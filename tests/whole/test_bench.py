@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import dataclasses
 import doctest
 import itertools
@@ -124,14 +123,6 @@ def test_every_row_is_right_and_measured_or_said_to_be_skipped(make, monkeypatch
             assert len(times) == TINY.repeats
             assert all(0 < time < 60 for time in times)
         assert 1e7 < table.memory[label] < 1e10
-
-
-def test_the_loops_in_numba_are_right_and_so_is_the_read_of_x(monkeypatch):
-    monkeypatch.setenv("NUMBA_DISABLE_JIT", "1")  # compiling takes 10 s
-    family = only(families.likelihood(TINY), "numba by hand, all cores")
-    table = rounds.run(family, TINY, print)
-    assert table.failed == {}
-    assert set(table.rounds) == {"numba by hand, all cores", families.READ}
 
 
 # -- what is right
@@ -315,29 +306,6 @@ def filled(family: Family) -> Table:
     return table
 
 
-def test_the_picture_shows_what_the_command_writes(tmp_path, monkeypatch):
-    pytest.importorskip("matplotlib")
-    monkeypatch.syspath_prepend(str(DOCS))
-    for name in [name for name in sys.modules if name.split(".")[0] == "pictures"]:
-        monkeypatch.delitem(sys.modules, name)
-    from pictures import of_engines
-
-    table = filled(families.likelihood(TINY))
-    (tmp_path / "engines.inc").write_text(report.rst([table], TINY))
-    monkeypatch.setattr(of_engines, "DOCS", tmp_path)
-    (found,) = of_engines.gather()
-    assert found.title.startswith("Log-likelihood and its gradient")
-    assert list(found.columns) == list(table.family.columns.values())
-    for times in found.columns.values():
-        assert list(times) == list(table.rounds)
-        assert times["synk, numba, 2 ranks"] == (0.002, 2.0)
-    figure = of_engines.draw([found])
-    (part,) = figure.subfigs
-    assert len(part.axes) == len(found.columns)
-    for ax in part.axes:
-        assert len(ax.patches) == len(table.rounds) - 1  # a line for the read of X
-
-
 def test_examples_in_docstrings_run():
     for module in (families, networks, report):
         results = doctest.testmod(module)
@@ -379,17 +347,6 @@ def test_commands_that_pages_name_are_there_and_have_these_options():
             command.parse(words.split())
             named += 1
     assert named > 5
-
-
-def test_every_peer_is_a_function_that_is_there():
-    makes = [make for group in families.GROUPS.values() for make in group.values()]
-    for spec in itertools.chain.from_iterable(
-        make(TINY).peers.values() for make in makes
-    ):
-        name, _, function = spec.module.removeprefix(families.PEERS).partition(":")
-        tree = ast.parse((BENCH / "peers" / f"{name}.py").read_text())
-        defined = {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
-        assert (function or "opened") in defined, spec.module
 
 
 def test_the_command_measures_calls_beside_the_plain_function():
