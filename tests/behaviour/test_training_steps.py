@@ -294,7 +294,7 @@ def test_a_single_gradient_need_not_be_in_a_list():
     assert of_scale(scale) == (4, 1)
 
 
-@pytest.mark.parametrize("mode", ["NUMBA", Mode("py", "fast_run")], ids=str)
+@pytest.mark.parametrize("mode", ["NUMBA", Mode("py", "fast_run")], ids=["numba", "py"])
 def test_what_is_not_finite_in_any_of_the_gradients_is_seen(mode):
     """By numba's code, and without C code, where PyTensor inverts a truth to -2."""
     grads = [pt.fvector("x"), pt.dscalar("y")]
