@@ -344,7 +344,7 @@ TABLE = {
 
 
 def checked(family):
-    """Return what a family's layers differ by."""
+    """Return what a family's layers differ by, and the losses and weights of a step."""
     table = TABLE[family]
     used = sorted({n for _, given, _ in table.values() for n in np.atleast_1d(given)})
     inputs = {name: L.Input(DATA[name].shape[1:], name=name) for name in used}
@@ -367,12 +367,12 @@ def checked(family):
     x = [DATA[name] for name in used]
     predicted = model.predict(x, batch_size=ROWS)
     targets = [random.normal(size=y.shape) for y in predicted]
-    model.train_on_batch(x, targets)
+    told = model.train_on_batch(x, targets)
     after = [layer.get_weights() for layer in layers]
     report = {}
     for name, *rest in zip(table, predicted, targets, weights, after, strict=True):
         report[name] = differences(*table[name][1:], *rest)
-    return report
+    return report, [*map(float, told), *(float(w.sum()) for ws in after for w in ws)]
 
 
 def differences(given, reference, predicted, target, weights, after):
@@ -401,4 +401,4 @@ def differences(given, reference, predicted, target, weights, after):
 
 if __name__ == "__main__":
     for family in TABLE:
-        print(json.dumps([family, checked(family)]), flush=True)
+        print(json.dumps([family, *checked(family)]), flush=True)

@@ -105,15 +105,16 @@ def close(found, other, name: str, bound: float = 1e-12) -> None:
 
 @with_keras
 @pytest.mark.slow
-def test_layers_by_ranks_are_those_of_numpy(tmp_path):
-    how = "--parallel", "--every", "--ranks=2", SUPPORT / "keras_layers.py"
-    found = map(json.loads, run_keras(tmp_path, "-m", "synk", *how).splitlines())
-    families = dict(found)
-    assert sum(map(len, families.values())) >= 70
-    for name, layers in families.items():
-        for layer, (output, *gradient) in layers.items():
+def test_layers_are_those_of_numpy_serially_and_by_ranks(tmp_path):
+    script, ranks = SUPPORT / "keras_layers.py", ("--parallel", "--every", "--ranks=2")
+    printed = [run_keras(tmp_path, "-m", "synk", *how, script) for how in ((), ranks)]
+    serial, by_ranks = ([*map(json.loads, p.splitlines())] for p in printed)
+    assert sum(len(layers) for _, layers, _ in serial) >= 70
+    for (name, layers, numbers), of_ranks in zip(serial, by_ranks, strict=True):
+        for layer, (output, *gradient) in [*layers.items(), *of_ranks[1].items()]:
             close(output, 0, f"{name}: {layer}")
             close(gradient, 0, f"{name}: gradient of {layer}", 1e-7)
+        close(of_ranks[2], numbers, name)
 
 
 @with_keras
