@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import operator
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
 
 from ..user_frames import entry
+from .cache import Cache
 from .columns import Column, ImageColumn, Source
+from .places import is_url
 from .rows import Rows
 from .stored import Stored, damaged, files_of, stored_in
-from .tables import Piece, add_categories, pieces_of
+from .tables import Piece, categories_in, open_table
 
 
 @entry
@@ -164,15 +167,19 @@ def table(
     fill: float | None = None,
     dtypes: Sequence[Any] | None = None,
     window: int = 1,
+    cache: str | os.PathLike[str] | None = None,
+    cache_bytes: int = 10 * 2**30,
 ) -> Rows:
     """Take columns of a table that lies in one file, or in many.
 
     Parameters
     ----------
-    source : path-like, or sequence of these
+    source : path-like or URL, or sequence of these
         A file, a folder, whose files come in the order of their names, or files. Those
-        that end in ``.parquet``, ``.feather``, ``.arrow`` and ``.csv`` are read by
-        pyarrow, and ``.zarr``, a folder of arrays of as many rows each, by zarr.
+        that end in ``.parquet``, ``.feather``, ``.arrow`` and ``.csv`` (``.csv.gz``,
+        ``.csv.bz2``, ``.csv.zst``) are read by pyarrow, and ``.zarr``, a folder of
+        arrays of as many rows each, by zarr. URLs are those that fsspec knows, such as
+        ``https://`` and ``s3://``; of a file there only what is asked for is read.
     columns : sequence of (str or list of str)
         For each input of the step a column, or a list of columns that are put side by
         side: then a row is a vector of these. Numbers and booleans are taken as they
@@ -187,6 +194,15 @@ def table(
         Of how many pieces, next to each other in an epoch's order, rows are mixed. So
         many are in memory, twice. A piece is a row group of Parquet, a record batch of
         Arrow, the rows of a chunk (or shard) of Zarr, or a file of CSV.
+    cache : path-like, optional
+        A folder on a local disk, made if need be, where pieces are kept as they are in
+        memory once they were read: later they are neither fetched nor decompressed nor
+        parsed. Scripts and epochs share what is there. On several machines each has a
+        folder of its own.
+    cache_bytes : int
+        How large the folder may become. If it is full, pieces that no Rows of this
+        script use go, first those that were not used for longest. Of a table that is
+        larger, each epoch finds the same part there.
 
     Returns
     -------
@@ -195,7 +211,7 @@ def table(
     Raises
     ------
     ImportError
-        If pyarrow or zarr is needed and not installed.
+        If pyarrow, zarr or fsspec is needed and not installed.
     FileNotFoundError
         If there is no such file.
     TypeError, ValueError
@@ -221,25 +237,56 @@ def table(
         raise ValueError("columns: name one for each input, at least")
     files = files_of(source, of_tables=True)
     names = list(dict.fromkeys(name for of_input in inputs for name in of_input))
-    known: dict[str, dict[Any, None]] = {}
-    for file in files:
+    kept = None if cache is None else Cache(cache, operator.index(cache_bytes))
+
+    def look(file: str) -> tuple[dict[str, list], list[Stored]]:
+        """Return a file's categories, and its pieces of each input."""
         with damaged(file):
-            add_categories(file, names, known)
-    categories = {name: tuple(values) for name, values in known.items()}
-    by_column: list[list[Source]] = [[] for _ in inputs]
+            opened = open_table(file)
+            values = categories_in(opened, names)
+        pieces = [
+            Piece(number, of_input, isinstance(asked, str), fill)
+            for of_input, asked in zip(inputs, columns, strict=True)
+            for number in range(len(opened.rows))
+        ]
+        return values, stored_in(file, pieces)
+
+    known: dict[str, dict[Any, None]] = {}
+    by_column: list[list[Stored]] = [[] for _ in inputs]
     pieces: list[str] = []
-    for file in files:
-        numbers = range(pieces_of(file))
-        pieces += [file] * len(numbers)
-        for of_input, asked, sources in zip(inputs, columns, by_column, strict=True):
-            values = tuple((n, categories[n]) for n in of_input if n in categories)
-            what = of_input, isinstance(asked, str), fill, values
-            sources += stored_in(file, [Piece(number, *what) for number in numbers])
+    for file, (values, stored) in zip(files, _of_each(files, look), strict=True):
+        for name, of_file in values.items():
+            known.setdefault(name, {}).update(dict.fromkeys(of_file))
+        count = len(stored) // len(inputs)
+        pieces += [file] * count
+        for i, sources in enumerate(by_column):
+            sources += stored[i * count : (i + 1) * count]
+    categories = {name: tuple(of_name) for name, of_name in known.items()}
     kinds = _dtypes(dtypes, len(inputs))
-    found = [Column(*pair) for pair in zip(by_column, kinds, strict=True)]
+    if not pieces:
+        raise ValueError(f"{files[0]} and all other files have no rows")
+    found = [
+        Column([_known(piece, categories, kept) for piece in of_input], kind)
+        for of_input, kind in zip(by_column, kinds, strict=True)
+    ]
     rows = _rows(found, None, None, pieces, window)
     rows.categories, rows.kind = categories, "pieces"
     return rows
+
+
+def _of_each(files: list[str], look: Callable[[str], Any]) -> Iterator[Any]:
+    """Yield what a function returns for each file; it waits for many URLs at a time."""
+    if not any(map(is_url, files)):
+        yield from map(look, files)
+        return
+    with ThreadPoolExecutor(min(16, len(files))) as threads:
+        yield from threads.map(look, files)
+
+
+def _known(piece: Stored, categories: dict[str, tuple], cache: Cache | None) -> Stored:
+    """Return a piece with the numbers of categories, and where it is to be kept."""
+    there = tuple((n, categories[n]) for n in piece.name.columns if n in categories)
+    return piece._replace(name=piece.name._replace(categories=there), cache=cache)
 
 
 def _sources(files: list[str], names: Sequence[str] | None) -> list[list[Source]]:

@@ -6,17 +6,15 @@ Files of HDF5, hickle's among them, need h5py, and nothing in them is unpickled.
 from __future__ import annotations
 
 import contextlib
-import mmap
 import os
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..memory import descriptors
-from . import tables
+from . import places, tables
+from .cache import Cache
+from .mapped import Place, map_array
 
 
 class Format(NamedTuple):
@@ -36,7 +34,7 @@ class Stored(NamedTuple):
     """Where an array lies, in which file."""
 
     path: str
-    stamp: tuple[int, int]  # of the file; tells it from itself after a change
+    stamp: tuple[int, int]  # of the file; see `places.stamp`
     name: Any  # of a dataset, in a file that may have several; or a `tables.Piece`
     shape: tuple[int, ...]
     dtype: np.dtype
@@ -44,11 +42,12 @@ class Stored(NamedTuple):
     """Where its elements begin in the file, one after the other; None, if they are
     compressed or in pieces, so that they must be read by the format's library."""
     is_fortran: bool = False  # the first index is the one that changes fastest
+    cache: Cache | None = None  # where it is kept when it has been read
 
     @property
     def absolute(self) -> Stored:
         """The same, for processes in other folders."""
-        return self._replace(path=os.path.abspath(self.path))
+        return self._replace(path=places.absolute(self.path))
 
     def on_this_machine(self) -> Stored:
         """Return where the array lies for this process, which may be on another one."""
@@ -56,35 +55,31 @@ class Stored(NamedTuple):
         (found,) = stored_in(self.path, names)
         if (found.shape, found.dtype) != (self.shape, self.dtype):
             raise ValueError(f"{self.path}: it has {found.dtype} {found.shape}")
-        return found
+        return found._replace(cache=self.cache)
 
     def arrays(self) -> list[np.ndarray]:
         """Return the array: mapped, so that what is touched of it is read, or read.
 
         It is one, or several of as many rows, which are a row of it together.
         """
+        # What is kept is of the file as it was found, whatever became of that.
+        key = self.absolute[:-1]
+        if self.cache is not None and self.offset is None:
+            kept = self.cache.find(key)
+            if kept is not None:
+                return kept
         with damaged(self.path):
-            if _stamp(self.path) != self.stamp:
+            if places.stamp(self.path) != self.stamp:
                 raise ValueError("it has changed since it was found")
             if self.offset is not None:
-                return [self._mapped()]
+                place = Place(self.offset, self.shape, self.dtype, self.is_fortran)
+                with open(self.path, "rb") as file:
+                    return [map_array(file, place)]
             found = _format(self.path).read(self.path, self.name)
-            return found if isinstance(found, list) else [found]
-
-    def _mapped(self) -> np.ndarray:
-        assert self.offset is not None
-        end = self.offset + self.dtype.itemsize * int(np.prod(self.shape))
-        with open(self.path, "rb") as file:
-            # Touching what is not there would kill the process.
-            if os.fstat(file.fileno()).st_size < end:
-                raise ValueError(f"it ends before the array does, at byte {end}")
-            fd, read = file.fileno(), mmap.ACCESS_READ
-            make = partial(mmap.mmap, access=read)
-            mapped = descriptors.mapped(make, fd, end)
-        mapped.madvise(mmap.MADV_WILLNEED)  # disks begin at once
-        shape = self.shape[::-1] if self.is_fortran else self.shape
-        array: np.ndarray = np.ndarray(shape, self.dtype, mapped, self.offset)
-        return array.T if self.is_fortran else array
+        arrays = found if isinstance(found, list) else [found]
+        if self.cache is not None:
+            self.cache.keep(key, arrays)
+        return arrays
 
 
 def files_of(paths: str | os.PathLike | Sequence, of_tables: bool = False) -> list[str]:
@@ -94,18 +89,25 @@ def files_of(paths: str | os.PathLike | Sequence, of_tables: bool = False) -> li
     """
     ends = [end for end in FORMATS if (end in tables.SUFFIXES) == of_tables]
     if isinstance(paths, (str, os.PathLike)):
-        folder = Path(paths)
-        found = [folder]
-        if folder.is_dir() and folder.suffix.lower() not in ends:  # as .zarr is
-            found = sorted(p for p in folder.iterdir() if p.suffix.lower() in ends)
+        found = [os.fspath(paths)]
+        if (
+            places.ending(found[0], ends) is None
+        ):  # a folder may be a table, as .zarr is
+            there = places.listed(found[0])
+            if there is not None:
+                found = sorted(path for path in there if places.ending(path, ends))
     else:
-        found = [Path(path) for path in paths]
+        found = [os.fspath(path) for path in paths]
     if not found:
         raise ValueError(f"{paths}: no files that end in {', '.join(ends)}")
     for path in found:
-        if path.suffix.lower() not in ends:
-            raise ValueError(f"{path}: it does not end in {', '.join(ends)}")
-    return list(map(str, found))
+        if places.ending(path, ends) is None:
+            raise ValueError(
+                f"{path}: it does not end in {', '.join(ends)}, and is no folder"
+            )
+        if places.is_url(path) and not of_tables:
+            raise ValueError(f"{path}: of files behind URLs, only tables are read")
+    return found
 
 
 def stored_in(path: str, names: Sequence[Any] | None) -> list[Stored]:
@@ -115,20 +117,15 @@ def stored_in(path: str, names: Sequence[Any] | None) -> list[Stored]:
     must have one array.
     """
     with damaged(path):
-        stamp = _stamp(path)
-        places = _format(path).find(path, names)
-        found = [Stored(path, stamp, *place) for place in places]
+        stamp = places.stamp(path)
+        there = _format(path).find(path, names)
+        found = [Stored(path, stamp, *place) for place in there]
         for stored in found:
             if stored.dtype.kind not in "biuf" or not stored.shape:
                 raise ValueError(
                     f"no rows of numbers, but {stored.dtype} {stored.shape}"
                 )
     return found
-
-
-def _stamp(path: str) -> tuple[int, int]:
-    found = os.stat(path)
-    return found.st_size, found.st_mtime_ns
 
 
 @contextlib.contextmanager
@@ -168,22 +165,22 @@ def _find_hdf5(path: str, names: Sequence[str] | None) -> list[tuple]:
             # Whatever else is there, as what pickled objects became, is left alone.
             found = [each for each in _below(file) if each.dtype.kind in "biuf"]
             if len(found) != 1:
-                there = ", ".join(dataset.name for dataset in found) or "none"
+                known = ", ".join(dataset.name for dataset in found) or "none"
                 raise ValueError(
-                    f"one dataset of numbers is expected, there are: {there}; say by"
+                    f"one dataset of numbers is expected, there are: {known}; say by"
                     " names= which are meant"
                 )
             return [_place(found[0])]
-        places: list[tuple] = []
+        there: list[tuple] = []
         for name in names:
             if name not in file:
-                there = ", ".join(file)
-                raise ValueError(f"no dataset or group {name!r}: it has {there}")
+                known = ", ".join(file)
+                raise ValueError(f"no dataset or group {name!r}: it has {known}")
             found = [file[name]] if hasattr(file[name], "dtype") else _below(file[name])
             if not found:
                 raise ValueError(f"no datasets are in the group {name!r}")
-            places += map(_place, found)
-        return places
+            there += map(_place, found)
+        return there
 
 
 def _below(group: Any) -> list[Any]:
@@ -235,4 +232,6 @@ FORMATS = {
 
 
 def _format(path: str) -> Format:
-    return FORMATS[Path(path).suffix.lower()]
+    end = places.ending(path, FORMATS)
+    assert end is not None
+    return FORMATS[end]

@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from itertools import pairwise
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+
+from . import places
 
 
 class Piece(NamedTuple):
@@ -43,7 +44,7 @@ class Opened(NamedTuple):
 
 def find(path: str, names: Sequence[Any] | None) -> list[tuple]:
     """Return what `Stored` has of arrays, from `name` on: of `Piece` each."""
-    if not names or not all(isinstance(name, Piece) for name in names):
+    if names is None or not all(isinstance(name, Piece) for name in names):
         raise ValueError("it is a table: see synk.files.table")
     opened, found = open_table(path), []
     for piece in names:
@@ -103,40 +104,34 @@ def _whole(array: Any, name: str, fill: float | None) -> np.ndarray:
 
 def _coded(codes: Any, values: Sequence[Any], categories: Sequence[Any]) -> Any:
     """Return numbers of categories, for those of a piece's own values."""
-    places = {value: i for i, value in enumerate(categories)}
-    table = np.array([places[value] for value in values], np.int32)
+    numbers = {value: i for i, value in enumerate(categories)}
+    table = np.array([numbers[value] for value in values], np.int32)
     found = np.ma.masked_all(codes.shape, np.int32)
     there = ~np.ma.getmaskarray(codes)
     found[there] = table[np.ma.getdata(codes)[there]]
     return found
 
 
-def add_categories(
-    path: str, names: Sequence[str], known: dict[str, dict[Any, None]]
-) -> None:
-    """Add the values of columns of categories to those that are known, in order."""
-    opened = open_table(path)
+def categories_in(opened: Opened, names: Sequence[str]) -> dict[str, list]:
+    """Return the values that columns of categories have, piece by piece."""
     coded = [name for name in names if opened.kinds.get(name, "") is None]
+    found: dict[str, list] = {name: [] for name in coded}
     for number in range(len(opened.rows)) if coded else ():
-        found = opened.read(number, coded)
-        for name, (_, values) in zip(coded, found, strict=True):
-            known.setdefault(name, {}).update(dict.fromkeys(values))
-
-
-def pieces_of(path: str) -> int:
-    """Return how many pieces a file has."""
-    return len(open_table(path).rows)
+        for name, (_, values) in zip(coded, opened.read(number, coded), strict=True):
+            found[name] += values
+    return found
 
 
 def open_table(path: str) -> Opened:
     """Return a file's pieces; the files of an epoch's window are known from before."""
-    found = Path(path).stat()
-    return _opened(path, found.st_size, found.st_mtime_ns)
+    return _opened(path, places.stamp(path))
 
 
 @lru_cache(maxsize=64)
-def _opened(path: str, *stamp: int) -> Opened:
-    return _WAYS[Path(path).suffix.lower()](path)
+def _opened(path: str, stamp: tuple[int, int]) -> Opened:
+    end = places.ending(path, _WAYS)
+    assert end is not None
+    return _WAYS[end](path)
 
 
 # -- by pyarrow
@@ -205,7 +200,7 @@ def _open_parquet(path: str) -> Opened:
     _arrow(path)
     from pyarrow import parquet
 
-    file = parquet.ParquetFile(path)
+    file = parquet.ParquetFile(places.opened(path), pre_buffer=places.is_url(path))
     groups = file.metadata
     rows = [groups.row_group(i).num_rows for i in range(file.num_row_groups)]
 
@@ -218,7 +213,10 @@ def _open_parquet(path: str) -> Opened:
 
 def _open_arrow(path: str) -> Opened:
     arrow = _arrow(path)
-    file = arrow.ipc.open_file(arrow.memory_map(path))
+    is_here = not places.is_url(path)
+    file = arrow.ipc.open_file(
+        arrow.memory_map(path) if is_here else places.opened(path)
+    )
     rows = [file.get_batch(i).num_rows for i in range(file.num_record_batches)]
 
     def read(number: int, columns: Sequence[str]) -> list[Any]:
@@ -232,7 +230,14 @@ def _open_csv(path: str) -> Opened:
     arrow = _arrow(path)
     from pyarrow import csv
 
-    with csv.open_csv(path) as blocks:
+    end = places.ending(path, _COMPRESSED)
+    compression = None if end is None else _COMPRESSED[end]
+
+    def opened() -> Any:
+        source = places.opened(path, is_read_once=True)
+        return arrow.input_stream(source, compression=compression)
+
+    with csv.open_csv(opened()) as blocks:
         schema = blocks.schema
         rows = sum(block.num_rows for block in blocks)
 
@@ -241,7 +246,7 @@ def _open_csv(path: str) -> Opened:
             include_columns=list(columns),
             column_types=arrow.schema([schema.field(name) for name in columns]),
         )
-        table = csv.read_csv(path, convert_options=options)
+        table = csv.read_csv(opened(), convert_options=options)
         return [_array(table.column(name)) for name in columns]
 
     return Opened([rows], _kinds(schema), read)
@@ -275,9 +280,12 @@ def _open_zarr(path: str) -> Opened:
     return Opened([b - a for a, b in pairwise(ends)], kinds, read)
 
 
+_COMPRESSED = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd"}
+
 _WAYS: dict[str, Callable[[str], Opened]] = {
     ".arrow": _open_arrow,
     ".csv": _open_csv,
+    **{".csv" + end: _open_csv for end in _COMPRESSED},
     ".feather": _open_arrow,
     ".parquet": _open_parquet,
     ".zarr": _open_zarr,

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+import pickle
+
 import numpy as np
 import pandas as pd
 import pytensor
@@ -45,7 +48,7 @@ def write(folder, end, columns):
         path, table = folder / f"{i}.{end}", pa.table(part)
         if end == "parquet":
             parquet.write_table(table, path, row_group_size=64)
-        elif end == "csv":
+        elif end.startswith("csv"):
             pd.DataFrame(part).to_csv(path, index=False)
         else:
             with pa.ipc.new_file(str(path), table.schema) as file:
@@ -53,7 +56,17 @@ def write(folder, end, columns):
     return folder
 
 
-ENDS = "parquet", "arrow", "feather", "csv", "zarr"
+ENDS = "parquet", "arrow", "feather", "csv", "csv.gz", "zarr"
+
+
+@pytest.fixture
+def away():
+    """Yield a file system behind URLs, and what its URLs start with."""
+    fsspec = pytest.importorskip("fsspec", reason="fsspec, of synk[remote], is missing")
+    system = fsspec.filesystem("memory")
+    yield system, "memory://away/"
+    if system.exists("/away"):
+        system.rm("/away", recursive=True)
 
 
 @pytest.mark.parametrize("end", ENDS)
@@ -63,7 +76,7 @@ def test_columns_are_those_of_the_table_by_themselves_and_side_by_side(tmp_path,
     numbers = RNG.permutation(ROWS)
     both, n, t = rows.take(numbers)
     expected = np.stack([TABLE["b"].astype(float), TABLE["a"]], axis=1)[numbers]
-    np.testing.assert_allclose(both, expected, rtol=0, atol=1e-6 if end == "csv" else 0)
+    np.testing.assert_allclose(both, expected, rtol=0, atol=1e-6 if "csv" in end else 0)
     assert both.dtype == np.float64
     np.testing.assert_array_equal(n, TABLE["n"][numbers])
     np.testing.assert_array_equal(t, TABLE["t"][numbers])
@@ -74,13 +87,17 @@ def test_columns_are_those_of_the_table_by_themselves_and_side_by_side(tmp_path,
 
 
 def test_an_epoch_has_every_row_once_and_training_is_that_on_arrays(
-    tmp_path, two_ranks
+    tmp_path, two_ranks, away
 ):
     source = write(tmp_path / "table", "parquet", TABLE)
+    system, base = away
+    system.put(str(source), "/away/t", recursive=True)
     x, y = pt.dmatrix("x"), pt.lvector("y")
+    columns, kept = ([["a", "b"], "n"], {"cache": tmp_path / "kept"})
     losses = []
     for data in (
-        [synk.files.table(source, [["a", "b"], "n"], dtypes=["float64", "int64"])],
+        [synk.files.table(source, columns, dtypes=["float64", "int64"])],
+        [synk.files.table(base + "t", columns, dtypes=["float64", "int64"], **kept)],
         [np.stack([TABLE["a"], TABLE["b"]], axis=1), TABLE["n"].astype("int64")],
     ):
         w = pytensor.shared(np.zeros(2), "w")
@@ -90,7 +107,8 @@ def test_an_epoch_has_every_row_once_and_training_is_that_on_arrays(
         trainer = synk.Trainer(step, [w], shuffle=False)
         history = trainer.fit(*data, batch_size=64, epochs=2, progress=False)
         losses.append(history["loss"])
-    np.testing.assert_allclose(losses[0], losses[1], rtol=1e-12)
+    assert losses[0] == losses[1]
+    np.testing.assert_allclose(losses[0], losses[2], rtol=1e-12)
     rows = synk.files.table(source, ["a"], window=3)
     for epoch in (0, 1):
         found = [
@@ -178,3 +196,85 @@ def test_what_is_no_table_of_numbers_is_named(tmp_path):
     parquet.write_table(pa.table({"a": [1.0]}), tmp_path / "t" / "0.parquet")
     with pytest.raises(ValueError, match="it has changed"):
         changed.take([0])
+
+
+@pytest.mark.parametrize("end", ENDS)
+def test_what_is_behind_a_url_is_fetched_once_and_then_is_in_the_cache(
+    tmp_path, away, end
+):
+    source = write(tmp_path / "table", end, TABLE)
+    system, base = away
+    system.put(str(source), f"/away/{source.name}", recursive=True)
+    arguments = base + source.name, [["b", "a"], "n"]
+    cache, here = tmp_path / "new" / "kept", synk.files.table(source, [["b", "a"], "n"])
+    expected = here.take(np.arange(ROWS))
+    rows = synk.files.table(*arguments, cache=cache)
+    again = synk.files.table(*arguments, cache=cache)
+    every = RNG.permutation(ROWS)
+    for each in (synk.files.table(*arguments), rows, pickle.loads(pickle.dumps(rows))):
+        for found, of_input in zip(each.take(every), expected, strict=True):
+            np.testing.assert_array_equal(found, of_input[every])
+            assert found.dtype == of_input.dtype
+    system.rm(f"/away/{source.name}", recursive=True)
+    for each in (rows, again):
+        for found, of_input in zip(each.take(every), expected, strict=True):
+            np.testing.assert_array_equal(found, of_input[every])
+    with pytest.raises((FileNotFoundError, ValueError), match="table"):
+        synk.files.table(*arguments, cache=cache)
+
+
+def test_a_cache_holds_no_more_than_it_may_and_what_is_in_use_stays(tmp_path):
+    source = write(tmp_path / "table", "parquet", TABLE)
+    cache = tmp_path / "kept"
+
+    def there():
+        return {f.name: f.stat().st_size for f in cache.iterdir()}
+
+    def read(rows):
+        for number in range(ROWS):
+            (found,) = rows.take([number])
+            assert found[0] == TABLE[rows.name][number]
+            assert sum(there().values()) <= 2000
+
+    def table(name):
+        rows = synk.files.table(source, [name], cache=cache, cache_bytes=2000)
+        rows.name = name
+        return rows
+
+    a = table("a")
+    read(a)
+    first = there()
+    assert sum(first.values()) > 1000  # not all of 500 x 8 bytes
+    b = table("b")
+    for rows in (a, b):  # there is no room for b
+        read(rows)
+        assert there() == first
+    del a, rows
+    gc.collect()
+    read(b)
+    assert not there().keys() & first.keys() - {"lock"}
+    with pytest.raises(ValueError, match="cache_bytes must be at least 1, got 0"):
+        synk.files.table(source, ["a"], cache=cache, cache_bytes=0)
+
+
+def test_a_cache_has_a_file_as_it_was_found_and_one_that_fails_is_done_without(
+    tmp_path,
+):
+    path, cache = tmp_path / "a.parquet", tmp_path / "kept"
+
+    def table(values, cache):
+        parquet.write_table(pa.table({"x": values}), path)
+        return synk.files.table(path, ["x"], cache=cache)
+
+    old = table([1.0, 2.0], cache)
+    assert old.take([1])[0] == [2.0]
+    new = table([3.0, 4.0, 5.0], cache)
+    assert (old.take([1])[0], new.take([2])[0]) == ([2.0], [5.0])
+    for file in cache.iterdir():
+        file.write_bytes(b"no array")
+    assert new.take([0])[0] == [3.0]
+    assert new.take([1])[0] == [4.0]
+    with pytest.raises(ValueError, match="has changed"):
+        old.take([0])
+    with pytest.warns(RuntimeWarning, match="nothing more is kept in the cache"):
+        assert table([6.0], path / "no folder").take([0])[0] == [6.0]

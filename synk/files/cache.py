@@ -1,0 +1,142 @@
+"""`Cache`: arrays that were slow to read, kept in a folder as they are in memory.
+
+A file in it has the arrays of one `Stored`, each as in a file of ``.npy``, one after
+the other. Its name follows from where they were read and what was read, so that all
+scripts of a machine may share a folder. They add and remove files while they hold a
+lock in the folder. A file is complete from the moment on at which it has its name.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import os
+import warnings
+import weakref
+from collections.abc import Iterator, Sequence
+from io import BufferedReader
+
+import numpy as np
+from numpy.lib import format as npy
+
+from ..user_frames import callers_level
+from .mapped import Place, map_array
+
+_LIVE: weakref.WeakSet[Cache] = weakref.WeakSet()
+
+_END, _NEW = ".synk-rows", ".synk-new"
+
+
+class Cache:
+    """A folder on a local disk that keeps at most so many bytes.
+
+    If there is no room for more, what is not in use goes, first what was not used for
+    longest. In use is what `Rows` that still exist have taken from it or put there: so
+    each epoch finds the same part of a table that is larger than the folder may become.
+    """
+
+    def __init__(self, folder: str | os.PathLike[str], most_bytes: int) -> None:
+        if most_bytes < 1:
+            raise ValueError(f"cache_bytes must be at least 1, got {most_bytes}")
+        self.folder, self._most_bytes = os.path.abspath(folder), most_bytes
+        self._in_use: set[str] = set()
+        self._is_usable = True
+        _LIVE.add(self)
+
+    def __reduce__(self) -> tuple:
+        return Cache, (self.folder, self._most_bytes)
+
+    def find(self, key: object) -> list[np.ndarray] | None:
+        """Return the arrays of a key, mapped, or None if they are not there."""
+        name = _name(key)
+        try:
+            with open(os.path.join(self.folder, name), "rb") as file:
+                with contextlib.suppress(OSError):  # the folder may be read-only
+                    os.utime(file.fileno())  # it was used
+                found = [map_array(file, place) for place in _places(file)]
+        except (OSError, ValueError):  # it is not there, or damaged
+            return None
+        self._in_use.add(name)
+        return found
+
+    def keep(self, key: object, arrays: Sequence[np.ndarray]) -> None:
+        """Keep the arrays of a key, if there is room; warn once if that is an error."""
+        if not self._is_usable:
+            return
+        try:
+            self._add(_name(key), arrays)
+        except OSError as error:
+            self._is_usable = False
+            warnings.warn(
+                f"nothing more is kept in the cache {self.folder}: {error}",
+                RuntimeWarning,
+                stacklevel=callers_level(),
+            )
+
+    def _add(self, name: str, arrays: Sequence[np.ndarray]) -> None:
+        os.makedirs(self.folder, exist_ok=True)
+        with open(os.path.join(self.folder, "lock"), "a") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)  # until it is closed
+            new = os.path.join(self.folder, name + _NEW)
+            try:
+                if self._make_room(sum(array.nbytes + 256 for array in arrays)):
+                    _write(new, arrays)
+                    os.replace(new, os.path.join(self.folder, name))
+                    self._in_use.add(name)
+            except BaseException:
+                with contextlib.suppress(FileNotFoundError):
+                    os.remove(new)
+                raise
+
+    def _make_room(self, nbytes: int) -> bool:
+        """Remove what must go for so many bytes, if that is enough; tell whether."""
+        free, unused = self._most_bytes, []
+        in_use = {
+            name
+            for cache in list(_LIVE)
+            if cache.folder == self.folder
+            for name in cache._in_use.copy()  # another thread may add to it
+        }
+        with os.scandir(self.folder) as entries:
+            for entry in entries:
+                found = entry.stat()
+                if entry.name.endswith(_NEW):  # of a process that was killed
+                    os.remove(entry)
+                elif entry.name.endswith(_END):
+                    free -= found.st_size
+                    if entry.name not in in_use:
+                        unused.append((found.st_mtime_ns, entry.path, found.st_size))
+        if free + sum(size for *_, size in unused) < nbytes:
+            return False
+        for _, path, size in sorted(unused):
+            if free >= nbytes:
+                break
+            os.remove(path)
+            free += size
+        return True
+
+
+def _name(key: object) -> str:
+    return hashlib.sha256(repr(key).encode()).hexdigest()[:40] + _END
+
+
+def _write(path: str, arrays: Sequence[np.ndarray]) -> None:
+    with open(path, "wb") as file:
+        for array in arrays:
+            file.write(bytes(-file.tell() % npy.ARRAY_ALIGN))
+            npy.write_array(file, array, version=(1, 0), allow_pickle=False)
+        file.flush()
+        os.fsync(file.fileno())  # or a failure of power could leave zeros
+
+
+def _places(file: BufferedReader) -> Iterator[Place]:
+    """Yield where the arrays of an open file are."""
+    size, end = os.fstat(file.fileno()).st_size, 0
+    while end < size:
+        file.seek(end + -end % npy.ARRAY_ALIGN)
+        npy.read_magic(file)
+        shape, is_fortran, dtype = npy.read_array_header_1_0(file)
+        place = Place(file.tell(), shape, dtype, is_fortran)
+        yield place
+        end = place.end
