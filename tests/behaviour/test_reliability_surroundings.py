@@ -7,8 +7,8 @@ end with.
 from __future__ import annotations
 
 import contextlib
-import itertools
 import errno
+import itertools
 import os
 import resource
 import stat
