@@ -112,6 +112,9 @@ class Column:
         """Return what is drawn for each of all rows in an epoch; None for nothing."""
         return None
 
+    takes_runs = True
+    """Whether `fill` copies rows that come one after the other as they are."""
+
     def picks(
         self, draws: np.ndarray | None, rows: np.ndarray, places: np.ndarray
     ) -> np.ndarray:
@@ -228,6 +231,8 @@ class ImageColumn(Column):
         random = np.random.default_rng([seed, epoch, DRAWS])
         limits = [*self._spare, int(self._mirror)]
         return random.integers(0, limits, (rows, 3), np.int32, endpoint=True)
+
+    takes_runs = False
 
     def picks(
         self, draws: np.ndarray | None, rows: np.ndarray, places: np.ndarray

@@ -55,13 +55,34 @@ def _gather(files, starts, rows, kind, out):
                             target[x] = line[x]
 
 
+@compile_kernel
+def _copy(files, starts, firsts, kind, out):
+    width = out.shape[2]
+    for f in range(len(files)):
+        before = firsts[f] - starts[f]
+        for low in range(starts[f], starts[f + 1], _BLOCK):
+            high = min(low + _BLOCK, starts[f + 1])
+            for i in range(files.shape[1]):
+                source = array_at(files[f, i], kind.dtype, 1 << 60)
+                if width == 1:
+                    for row in range(low, high):
+                        out[row, i, 0] = source[before + row]
+                else:
+                    for row in range(low, high):
+                        first = (before + row) * width
+                        for x in range(width):
+                            out[row, i, x] = source[first + x]
+
+
 def gather(
     files: Sequence[Lines], starts: np.ndarray, rows: np.ndarray, out: np.ndarray
 ) -> None:
     """Write rows of several files, each one whole.
 
     `starts` says where the rows of each file start in `rows`, and the end. That has the
-    rows' indices in their files, and their places in `out`, which is contiguous.
+    rows' indices in their files, and their places in `out`, which is contiguous. Or,
+    where rows come one after the other, it has each file's first index alone, and their
+    places are those from 0 on.
     """
     if not files:
         return
@@ -72,7 +93,8 @@ def gather(
     places = int(np.bitwise_or.reduce(addresses, axis=None)) | address(out) | width
     unit = next(np.dtype(f"u{size}") for size in (8, 4, 1) if places % size == 0)
     units = out.reshape(-1).view(np.uint8).reshape(len(out), lines, width).view(unit)
-    _gather(addresses, starts, rows, np.empty(0, unit), units)
+    kernel = _copy if rows.ndim == 1 else _gather
+    kernel(addresses, starts, rows, np.empty(0, unit), units)
 
 
 @compile_kernel

@@ -78,6 +78,11 @@ class Order:
         return self._rows[: high - low]
 
 
+def is_consecutive(rows: np.ndarray) -> bool:
+    """Tell whether numbers follow each other: 5, 6, 7."""
+    return len(rows) > 0 and bool((rows[1:] - rows[:-1] == 1).all())
+
+
 def sorting(rows: np.ndarray) -> np.ndarray:
     """Return the order in which numbers from 0 on ascend: `numpy.argsort`, but faster.
 

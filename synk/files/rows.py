@@ -21,7 +21,15 @@ from ..ranks.session import SESSION
 from ..user_frames import entry
 from ..variables.data import Data, data
 from .columns import Column
-from .order import Order, Part, batches_of_part, cut, most_rows, sorting
+from .order import (
+    Order,
+    Part,
+    batches_of_part,
+    cut,
+    is_consecutive,
+    most_rows,
+    sorting,
+)
 
 
 def check_batch_size(batch_size: int) -> None:
@@ -64,6 +72,7 @@ class Rows:
         # Those with most bytes first: the thread may have to wait between two.
         by_size = [int(np.prod(c.shape)) * c.dtype.itemsize for c in self._columns]
         self._turns = sorted(range(len(by_size)), key=by_size.__getitem__, reverse=True)
+        self._takes_runs = all(column.takes_runs for column in self._columns)
         self._spare: list[tuple[Data, ...]] = []
         # In which session machines know it, and as what; see `on_nodes`.
         self._known: tuple[Any, int | None] | None = None
@@ -229,14 +238,19 @@ class Rows:
         of the part before, by column and file, which are replaced by those of this one.
         Rows come to the places `into` of `out`, by default in their order.
         """
-        in_order = sorting(rows)
-        rows = rows[in_order]
-        places = in_order if into is None else into[in_order]
+        in_order = None
+        if into is not None or not (self._takes_runs and is_consecutive(rows)):
+            in_order = sorting(rows)
+            rows = rows[in_order]
         bounds = np.searchsorted(rows, self._starts)
         files = np.flatnonzero(np.diff(bounds))
         starts = np.append(bounds[files], len(rows))
-        before_file = np.repeat(self._starts[files], np.diff(starts))
-        common = np.stack([rows - before_file, places])
+        if in_order is None:
+            common = rows[starts[:-1]] - self._starts[files]
+        else:
+            before_file = np.repeat(self._starts[files], np.diff(starts))
+            places = in_order if into is None else into[in_order]
+            common = np.stack([rows - before_file, places])
         before = dict(opened)
         opened.clear()
         for i, column in enumerate(self._columns):
