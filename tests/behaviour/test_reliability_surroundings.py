@@ -347,7 +347,7 @@ def test_data_is_right_whichever_streams_are_closed(closed, tmp_path):
             return [link for link in links if link != os.devnull]
 
         # A rank that starts reads a folder of /proc, for a moment.
-        wait_until(lambda: not opened(), 5, "no open stream")
+        wait_until(lambda: not opened(), 5, f"no open stream, as {opened()}")
         sums += [float(call(rows)), float(call(more))]
         os.kill(all_pids()[1], 9)
         try:
