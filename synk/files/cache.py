@@ -1,9 +1,10 @@
 """`Cache`: arrays that were slow to read, kept in a folder as they are in memory.
 
-A file in it has the arrays of one `Stored`, each as in a file of ``.npy``, one after
-the other. Its name follows from where they were read and what was read, so that all
-scripts of a machine may share a folder. They add and remove files while they hold a
-lock in the folder. A file is complete from the moment on at which it has its name.
+A file in it has a checksum and the arrays of one `Stored`, each as in a file of
+``.npy``, one after the other. Its name follows from where they were read and what was
+read, so that all scripts of a machine may share a folder. They add and remove files
+while they hold a lock in the folder. A file is complete from the moment on at which it
+has its name.
 """
 
 from __future__ import annotations
@@ -11,11 +12,13 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import hashlib
+import mmap
 import os
 import warnings
 import weakref
+import zlib
 from collections.abc import Iterator, Sequence
-from io import BufferedReader
+from typing import BinaryIO
 
 import numpy as np
 from numpy.lib import format as npy
@@ -54,11 +57,17 @@ class Cache:
             with open(os.path.join(self.folder, name), "rb") as file:
                 with contextlib.suppress(OSError):  # the folder may be read-only
                     os.utime(file.fileno())  # it was used
+                # Nobody waits until a file is on the disk, so a failure of power may
+                # leave zeros in it.
+                if name not in self._in_use and file.read(npy.ARRAY_ALIGN) != _checksum(
+                    file
+                ):
+                    return None
                 found = [map_array(file, place) for place in _places(file)]
         except (OSError, ValueError):  # it is not there, or damaged
             return None
         self._in_use.add(name)
-        return found
+        return found or None
 
     def keep(self, key: object, arrays: Sequence[np.ndarray]) -> None:
         """Keep the arrays of a key, if there is room; warn once if that is an error."""
@@ -122,17 +131,31 @@ def _name(key: object) -> str:
 
 
 def _write(path: str, arrays: Sequence[np.ndarray]) -> None:
-    with open(path, "wb") as file:
+    with open(path, "w+b") as file:
+        file.write(bytes(npy.ARRAY_ALIGN))
         for array in arrays:
             file.write(bytes(-file.tell() % npy.ARRAY_ALIGN))
             npy.write_array(file, array, version=(1, 0), allow_pickle=False)
         file.flush()
-        os.fsync(file.fileno())  # or a failure of power could leave zeros
+        checksum = _checksum(file)
+        file.seek(0)
+        file.write(checksum)
 
 
-def _places(file: BufferedReader) -> Iterator[Place]:
+def _is_whole(file: BinaryIO) -> bool:
+    return file.read(npy.ARRAY_ALIGN) == _checksum(file)
+
+
+def _checksum(file: BinaryIO) -> bytes:
+    """Return the checksum of what a file has after its own."""
+    mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    with mapped, memoryview(mapped) as whole, whole[npy.ARRAY_ALIGN :] as arrays:
+        return zlib.crc32(arrays).to_bytes(npy.ARRAY_ALIGN, "little")
+
+
+def _places(file: BinaryIO) -> Iterator[Place]:
     """Yield where the arrays of an open file are."""
-    size, end = os.fstat(file.fileno()).st_size, 0
+    size, end = os.fstat(file.fileno()).st_size, npy.ARRAY_ALIGN
     while end < size:
         file.seek(end + -end % npy.ARRAY_ALIGN)
         npy.read_magic(file)

@@ -5,8 +5,7 @@ from __future__ import annotations
 import mmap
 import os
 from functools import partial
-from io import BufferedReader
-from typing import NamedTuple
+from typing import BinaryIO, NamedTuple
 
 import numpy as np
 
@@ -27,7 +26,7 @@ class Place(NamedTuple):
         return self.offset + self.dtype.itemsize * int(np.prod(self.shape))
 
 
-def map_array(file: BufferedReader, place: Place) -> np.ndarray:
+def map_array(file: BinaryIO, place: Place) -> np.ndarray:
     """Return an array of an open file, which may be closed then."""
     # Touching what is not there would kill the process.
     if os.fstat(file.fileno()).st_size < place.end:
