@@ -20,6 +20,8 @@ from reference import PY
 
 import synk
 
+pytestmark = pytest.mark.usefixtures("scans_in_python")
+
 MODE = "FAST_COMPILE"
 X, Y, Z = (theano.shared(0.0, name) for name in "xyz")
 
