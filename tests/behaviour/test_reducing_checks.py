@@ -13,6 +13,8 @@ from reference import PY, assert_same
 
 import synk
 
+pytestmark = pytest.mark.usefixtures("scans_in_python")  # what allows for rounding
+
 ROWS = np.random.default_rng(0).normal(size=(23, 3)) + 0.5
 
 
