@@ -17,6 +17,7 @@ import pytensor.tensor as pt
 import pytest
 from pytensor.graph.basic import Apply
 from pytensor.graph.op import Op
+from reference import PY
 
 import synk
 from synk.callbacks import (
@@ -35,7 +36,6 @@ from synk.callbacks import (
 from synk.rules import EASGD, Gossip, LocalSGD
 
 NAN = math.nan
-FAST = "FAST_COMPILE"
 
 # -- callbacks, on lists of numbers
 
@@ -111,7 +111,7 @@ def trained(callbacks, rule=None, **options):
     rate = pytensor.shared(0.1, "rate")
     loss = ((x - w) ** 2).mean()
     updates = {w: w - rate * pytensor.grad(loss, w)}
-    step = synk.function([x], loss, updates=updates, mode=FAST, local=rule is not None)
+    step = synk.function([x], loss, updates=updates, mode=PY, local=rule is not None)
     trainer = synk.Trainer(step, [w], rule)
     how = {"batch_size": 4, "epochs": 5, "progress": False} | options
     trainer.fit(np.ones(8), callbacks=callbacks(rate), **how)
@@ -196,7 +196,7 @@ def test_the_time_of_an_epoch_is_divided(rule, two_ranks):
     x, w = pt.vector("x"), pytensor.shared(0.0, "w")
     loss = (Slow()(x) * 0 + (w - 1) ** 2).mean()
     updates = {w: w - 0.1 * pytensor.grad(loss, w, disconnected_inputs="ignore")}
-    step = synk.function([x], loss, updates=updates, local=rule is not None, mode=FAST)
+    step = synk.function([x], loss, updates=updates, local=rule is not None, mode=PY)
     trainer = synk.Trainer(step, [w], rule, shuffle=False)
     trainer.fit(np.zeros(10), batch_size=2, progress=False)  # which compiles
     history = trainer.fit(np.array([0.02, 0] * 5), batch_size=2, progress=False)
@@ -321,9 +321,9 @@ class Made:
         after, drawn = pt.random.normal(size=2, rng=stream).owner.outputs
         updates[w] += 0.01 * drawn - self.decay * w
         updates[stream] = after
-        how = {"local": rule is not None, "mode": FAST}
+        how = {"local": rule is not None, "mode": PY}
         self.step = synk.function([x, y], loss, updates=updates, **how)
-        self.error = synk.function([x, y], ((x @ w - y) ** 2).mean(), mode=FAST)
+        self.error = synk.function([x, y], ((x @ w - y) ** 2).mean(), mode=PY)
         self.trainer = synk.Trainer(self.step, [w], rule, seed=2)
 
     def fit(self, fold, **how):
@@ -357,8 +357,8 @@ def test_of_least_squares_it_is_that_of_numpy(ranks):
     w = pytensor.shared(START.copy(), "w")
     away = x @ w - y
     step = w - pt.linalg.solve(x.T @ x, x.T @ away)
-    train = synk.function([x, y], (away**2).mean(), updates={w: step}, mode=FAST)
-    error = synk.function([x, y], (away**2).mean(), mode=FAST)
+    train = synk.function([x, y], (away**2).mean(), updates={w: step}, mode=PY)
+    error = synk.function([x, y], (away**2).mean(), mode=PY)
     # As scikit-learn's KFold(4).split(X) gives them.
     held_back = np.array_split(np.arange(31), 4)
     splits = [(np.setdiff1d(np.arange(31), rows), rows) for rows in held_back]
