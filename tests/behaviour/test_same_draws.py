@@ -20,6 +20,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:RandomVariable Ops will stop hiding"),
     pytest.mark.filterwarnings("ignore::synk.OversubscriptionWarning"),
     pytest.mark.filterwarnings("ignore::synk.SplitWarning"),
+    pytest.mark.usefixtures("scans_in_python"),
 ]
 
 X = pt.dmatrix("x")
@@ -54,8 +55,10 @@ def one_after_the_other(script):
 
 
 def after_a_reduction(script):
+    """The last are drawn for all rows in JAX mode, too."""
     far = 10 * script.draw(normal, size=N).max() + 100
-    return [script.draw(normal, far, size=(N,)) - far, script.draw(uniform, size=N)]
+    drawn = [script.draw(normal, far, size=(N,)) - far, script.draw(uniform, size=N)]
+    return [*drawn, script.draw(R.gamma, 2.0, 1.5, size=X.shape)]
 
 
 def for_rows_and_for_all(script):
@@ -178,7 +181,6 @@ CASES = {
     "normal": by_size(normal, 1, 2),
     "bernoulli": by_size(bernoulli, 0.3),
     "a coin as binomial": by_size(R.binomial, 1, 0.3),
-    "gamma": by_size(R.gamma, 2.0, 1.5),
     "categories": by_size(R.categorical, [0.2, 0.3, 0.5], size=N),
     "several for each row": by_size(uniform, size=N * K),
     "rows along the second axis": by_size(normal, size=(K, N)),
@@ -197,10 +199,7 @@ CASES = {
         )
     },
 }
-COMPILED = ["odds of rows", "one after the other", "dropped", "a gibbs chain"]
-"""By numba, which takes seconds for each."""
-IN_JAX = [("by place", False), ("by place", True), ("after a reduction", False)]
-IN_JAX += [("gamma", False), ("a gibbs chain", False)]
+IN_JAX = [("by place", True), ("after a reduction", False), ("a gibbs chain", False)]
 """With what is padded."""
 
 
@@ -224,20 +223,36 @@ def test_ranks_do_not_meet_for_the_size_of_a_draw():
         assert not any("max" in ops for ops in levels(f))
 
 
-@three_ranks
-@pytest.mark.parametrize(
-    ("case", "mode"),
-    [*[(case, PY) for case in CASES], *[(case, None) for case in COMPILED]],
-    ids=lambda value: value if isinstance(value, str) else "",
-)
-def test_rows_are_drawn_as_by_the_plain_function(ranks, case, mode):
+def check_draws(f, variables, plain, right):
     """In calls, in slices, and where ranks have no rows."""
-    plain, right = made(case, pytensor.function, mode=mode)
-    f, variables = made(case, synk.function, mode=mode)
     for rows, slices in CALLS:
         value = rows_of(rows)
         assert_drawn(f(value, num_slices=slices), plain(value))
     assert_stored(variables, right)
+
+
+@three_ranks
+@pytest.mark.parametrize("case", CASES)
+def test_rows_are_drawn_as_by_the_plain_function(ranks, case):
+    check_draws(*made(case, synk.function), *made(case, pytensor.function))
+
+
+# Numba tosses coins with odds of their own in another way than numpy.
+@pytest.mark.parametrize(
+    ("case", "mode"),
+    [
+        ("odds of rows", "NUMBA"),
+        *[(case, PY) for case in ("one after the other", "dropped", "a gibbs chain")],
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_in_numba_rows_are_drawn_as_by_the_plain_function(case, mode):
+    """Three ranks are forked with what was compiled for one."""
+    f = made(case, synk.function, mode="NUMBA")
+    plain = made(case, pytensor.function, mode=mode)
+    for ranks in 1, 3:
+        with synk.session(ranks):
+            check_draws(*f, *plain)
 
 
 @pytest.mark.slow
@@ -265,7 +280,7 @@ def test_in_jax_mode_rows_are_drawn_as_on_one_rank():
 def test_a_script_draws_the_same_on_any_number_of_ranks(tmp_path):
     """After a failure, in runs, and where a checkpoint of other ranks goes on."""
     found = []
-    for ranks in (1, 2, 3, 5):
+    for ranks in (1, 3):
         f, variables = made("dropped", synk.function)
         values, path = rows_of(8), tmp_path / f"{ranks}.npz"
         with synk.session(ranks):
@@ -275,15 +290,15 @@ def test_a_script_draws_the_same_on_any_number_of_ranks(tmp_path):
             losses += list(f.run([slice(0, 5), slice(1, 3), slice(0, 8)], values)[0])
             synk.save(path, variables)
         f, variables = made("dropped", synk.function)
-        with synk.session(4 - min(ranks, 3)):
+        with synk.session(4 - ranks):
             synk.load(path, variables)
             losses += [f(values)[0] for _ in range(2)]
             generator, weights = (var.get_value() for var in variables)
         found.append((losses, weights, generator.bit_generator.state))
-    for losses, weights, state in found[1:]:
-        np.testing.assert_allclose(losses, found[0][0], 1e-13)
-        np.testing.assert_allclose(weights, found[0][1], 1e-13)
-        assert state == found[0][2]
+    (losses, weights, state), other = found
+    np.testing.assert_allclose(losses, other[0], 1e-13)
+    np.testing.assert_allclose(weights, other[1], 1e-13)
+    assert state == other[2]
 
 
 @three_ranks

@@ -286,46 +286,6 @@ def test_avg_weighs_a_rank_by_the_rows_behind_its_value(ranks):
     assert_on_ranks(total, value[:ranks].sum(axis=0), 16)
 
 
-@one_and_three_ranks
-def test_the_weight_is_that_of_the_last_to_write(ranks):
-    x = pt.vector("x")
-    a, b, s = pytensor.shared(0.0), pytensor.shared(0.0), pytensor.shared(np.zeros(0))
-    from_rows = synk.function([x], updates={a: x.mean()}, mode=PY, local=True)
-    updates = {a: a * 2, b: a + 1}
-    from_none = synk.function([], updates=updates, mode=PY, local=True)
-    X = np.arange(2.0 * ranks + 1)
-    means = [part.mean() for part in cut(X, ranks)]
-
-    def average(var=a):
-        synk.all_reduce(var)
-        return synk.get_value(ranks - 1, var)
-
-    from_rows(X)
-    for _ in range(2):  # without a change the weights stay
-        assert_same(synk.reduce(a, in_place=False), X.mean(), 8)
-    assert_same(average(), X.mean(), 8)
-    assert_same(average(), X.mean(), 8)  # all hold the average: it stays
-    from_rows(X)
-    from_none()  # of what these rows gave
-    assert_same(average(), 2 * X.mean(), 8)
-    assert_same(average(b), X.mean() + 1, 8)
-    from_rows(X)
-    for rank in range(ranks):
-        synk.set_value(rank, a, rank)
-    assert_same(average(), np.mean(np.arange(ranks)), 8)
-    for who in {0, ranks - 1}:  # one value that no rows are behind: all count alike
-        from_rows(X)
-        synk.set_value(who, a, -3.0)
-        values = [-3.0 if rank == who else means[rank] for rank in range(ranks)]
-        assert_same(average(), np.mean(values), 8)
-    from_rows(X)
-    synk.scatter(s, X)  # another variable's business
-    assert_same(average(), X.mean(), 8)
-    synk.broadcast(a, np.nan)  # a rank without rows keeps its old value: it is left out
-    from_rows([4.0])
-    assert_same(average(), np.array(4.0))
-
-
 # -- shapes that differ ----------------------------------------------------------------
 
 
