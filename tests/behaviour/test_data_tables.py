@@ -205,20 +205,23 @@ def test_what_is_behind_a_url_is_fetched_once_and_then_is_in_the_cache(
     source = write(tmp_path / "table", end, TABLE)
     system, base = away
     system.put(str(source), f"/away/{source.name}", recursive=True)
-    arguments = base + source.name, [["b", "a"], "n"]
-    cache, here = tmp_path / "new" / "kept", synk.files.table(source, [["b", "a"], "n"])
-    expected = here.take(np.arange(ROWS))
-    rows = synk.files.table(*arguments, cache=cache)
-    again = synk.files.table(*arguments, cache=cache)
+    arguments, cache = (
+        (base + source.name, [["b", "a"], "n"]),
+        tmp_path / "new" / "kept",
+    )
     every = RNG.permutation(ROWS)
+    expected = synk.files.table(source, [["b", "a"], "n"]).take(every)
+
+    def assert_right(rows):
+        for found, of_input in zip(rows.take(every), expected, strict=True):
+            np.testing.assert_array_equal(found, of_input, strict=True)
+
+    rows, again = (synk.files.table(*arguments, cache=cache) for _ in range(2))
     for each in (synk.files.table(*arguments), rows, pickle.loads(pickle.dumps(rows))):
-        for found, of_input in zip(each.take(every), expected, strict=True):
-            np.testing.assert_array_equal(found, of_input[every])
-            assert found.dtype == of_input.dtype
+        assert_right(each)
     system.rm(f"/away/{source.name}", recursive=True)
     for each in (rows, again):
-        for found, of_input in zip(each.take(every), expected, strict=True):
-            np.testing.assert_array_equal(found, of_input[every])
+        assert_right(each)
     with pytest.raises((FileNotFoundError, ValueError), match="table"):
         synk.files.table(*arguments, cache=cache)
 

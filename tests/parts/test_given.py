@@ -47,16 +47,6 @@ def test_rows_are_taken_as_compiled_functions_want_them(make):
         assert rows.flags.carray
 
 
-def test_the_memory_for_rows_is_used_again():
-    taker = RowTaker()
-    array = np.arange(12.0).reshape(6, 2)
-    assert np.shares_memory(taker.take(array, slice(2, 5)), array)  # without a copy
-    first = taker.take(array, np.array([3, 1, 5]))
-    assert not np.shares_memory(first, array)
-    assert np.shares_memory(taker.take(array, np.array([0, 1])), first)
-    assert taker.take(array.astype("float32"), np.array([0])).dtype == np.float32
-
-
 # -- a generator for each rank ---------------------------------------------------------
 
 
@@ -107,17 +97,3 @@ def test_equal_ops_are_sent_once():
     ops = [var.owner.op for var in ancestors([found]) if var.owner]
     assert len([op for op in ops if isinstance(op, DimShuffle)]) == 102
     assert len({id(op) for op in ops if isinstance(op, DimShuffle)}) == 1
-
-
-def test_an_op_is_sent_after_pytensor_has_made_its_gradient():
-    # What PyTensor keeps of it, for `grad` and to compare Ops, holds the Op itself.
-    a, q = pt.dtensor3("a"), pt.dtensor3("q")
-    x, same = (
-        pt.linalg.solve_discrete_lyapunov(a, q, method="bilinear") for _ in range(2)
-    )
-    before, _ = sent(x)
-    pytensor.grad(x.sum(), a)
-    assert x.owner.op == same.owner.op
-    after, _ = sent(x)
-    assert len(after) < 1.1 * len(before)
-    assert load_graph(after, {}).owner.op == x.owner.op

@@ -114,19 +114,6 @@ def test_how_a_line_is_named(path, line, expected):
     assert len(made or "") < 80
 
 
-def test_a_librarys_line_is_better_than_none():
-    x = pt.vector("x")
-    library = ("/venv/lib/python3/site-packages/layers/dense.py", 3, "f", "y = x + b")
-    script = ("/home/user/fit.py", 7, "<module>", "y = dense(x)")
-    for trace, expected in (
-        ([[script, library]], "fit.py:7: `y = dense(x)`"),
-        ([[library]], "dense.py:3: `y = x + b`"),
-        ([], None),
-    ):
-        x.tag.trace = trace
-        assert made_in(x) == expected
-
-
 # -- who is told of compilations, and collections of garbage ---------------------------
 
 

@@ -2,41 +2,15 @@
 
 from __future__ import annotations
 
-from collections import Counter
-
 import budget
 import numpy as np
 import pytensor
 import pytensor.tensor as pt
 import pytest
-from in_process import COUNTS, InProcess
+from in_process import InProcess
 from reference import PY
 
 import synk
-
-SECONDS = Counter(
-    {
-        "tests/behaviour/test_a.py": 30.0,
-        "tests/whole/nodes/test_b.py": 60.0,
-        "tests/parts/test_c.py": 0.5,
-        "synk/ops.py": 0.25,
-    }
-)
-
-
-def test_seconds_are_printed_by_floor_and_by_file():
-    lines = [line.split(maxsplit=1) for line in budget.lines(SECONDS)]
-    assert lines == [
-        ["60.0", "tests/whole"],
-        ["30.0", "tests/behaviour"],
-        ["0.5", "tests/parts"],
-        ["0.2", "doctests and others"],
-        [],
-        ["60.0", "tests/whole/nodes/test_b.py"],
-        ["30.0", "tests/behaviour/test_a.py"],
-        ["0.8", "2 other files"],
-        ["90.8", "all, of all workers"],
-    ]
 
 
 def test_a_run_fails_that_takes_a_quarter_more_on_a_machine_that_is_not_slow():
@@ -47,24 +21,6 @@ def test_a_run_fails_that_takes_a_quarter_more_on_a_machine_that_is_not_slow():
 
 X = pt.dmatrix("x")
 VALUES = np.arange(21.0).reshape(7, 3) ** 1.5
-
-
-def test_a_call_is_that_of_all_rows_however_they_are_divided():
-    total = pytensor.shared(np.zeros(3), "total")
-    outputs = [X.var(axis=0), X - X.mean(axis=0), X.shape[0] * X.max()]
-    outputs.append(pt.sort(X[:, 0]))
-    updates = {total: total + X.sum(axis=0)}
-    with pytest.warns(synk.SplitWarning, match="all rows at once"):
-        f = synk.function([X], outputs, updates=updates, mode=PY)
-    right = pytensor.function([X], outputs, mode=PY)(VALUES)
-    ranks = InProcess(f)
-    for n in COUNTS:
-        for bounds in (None, [0] * n + [7], [0, *[7] * n], [0, *[1] * (n - 1), 7]):
-            got = ranks(n, VALUES, bounds=bounds)
-            for value, expected in zip(got.outputs, right, strict=True):
-                np.testing.assert_allclose(value, expected, 1e-12)
-            for (new,) in got.updates:  # of ranks without rows, too
-                np.testing.assert_allclose(new, VALUES.sum(axis=0), 1e-12)
 
 
 def test_what_is_local_differs():

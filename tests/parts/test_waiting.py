@@ -130,21 +130,6 @@ def test_who_waits_long_watches_no_more():
     assert words.looks == 3 * 1001 + 5
 
 
-def test_ticks_grow_where_there_is_time():
-    slept, words = [], [0]
-
-    def sleep(seconds: float) -> None:
-        slept.append(seconds)
-        words[0] = int(len(slept) % 6 == 0)
-
-    semaphore = types.SimpleNamespace(sleep=sleep, take=lambda: None)
-    for longest in (0.3, 0):
-        words[0] = 0
-        waiting.wait(words, 0, 1, semaphore, 0, lambda: None, longest=longest)
-    ticks = [waiting.TICK * n for n in (1, 2, 4, 8)]
-    assert slept == [*ticks, 0.3, 0.3, *[waiting.TICK] * 6]
-
-
 @pytest.mark.parametrize("library", ["new", "old"])
 def test_a_sleep_lasts_a_time_by_the_clock_that_there_is(library):
     libc = ctypes.CDLL(None)
