@@ -15,7 +15,6 @@ import multiprocessing
 import operator
 import os
 import pickle
-import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -29,6 +28,7 @@ import cloudpickle
 from pytensor.compile import SharedVariable
 
 from ..errors import StateError, SynkError
+from ..memory.descriptors import new_memory
 from ..user_frames import entry
 from ..workers import affinity
 from ..workers.failure import Failure
@@ -81,7 +81,7 @@ class RankGroups:
         is_told = place.threads != len(place.cores)
         self._threads = place.threads if is_told else None
         # The leader of a group has a lock on its byte, which ends with the process.
-        self._leaders = tempfile.TemporaryFile()  # noqa: SIM115 - as long as this
+        self._leaders = new_memory("leaders-of-groups")
 
     def __len__(self) -> int:
         return len(self._cores)
