@@ -62,12 +62,17 @@ class Stored(NamedTuple):
 
         It is one, or several of as many rows, which are a row of it together.
         """
+        if self.cache is None:
+            return self._read()
         # What is kept is of the file as it was found, whatever became of that.
         key = self.absolute[:-1]
-        if self.cache is not None and self.offset is None:
-            kept = self.cache.find(key)
-            if kept is not None:
-                return kept
+        arrays = self.cache.find(key)
+        if arrays is None:
+            arrays = self._read()
+            self.cache.keep(key, arrays)
+        return arrays
+
+    def _read(self) -> list[np.ndarray]:
         with damaged(self.path):
             if places.stamp(self.path) != self.stamp:
                 raise ValueError("it has changed since it was found")
@@ -76,10 +81,7 @@ class Stored(NamedTuple):
                 with open(self.path, "rb") as file:
                     return [map_array(file, place)]
             found = _format(self.path).read(self.path, self.name)
-        arrays = found if isinstance(found, list) else [found]
-        if self.cache is not None:
-            self.cache.keep(key, arrays)
-        return arrays
+        return found if isinstance(found, list) else [found]
 
 
 def files_of(paths: str | os.PathLike | Sequence, of_tables: bool = False) -> list[str]:
@@ -90,9 +92,8 @@ def files_of(paths: str | os.PathLike | Sequence, of_tables: bool = False) -> li
     ends = [end for end in FORMATS if (end in tables.SUFFIXES) == of_tables]
     if isinstance(paths, (str, os.PathLike)):
         found = [os.fspath(paths)]
-        if (
-            places.ending(found[0], ends) is None
-        ):  # a folder may be a table, as .zarr is
+        # A folder may be a table itself, as those of zarr are.
+        if places.ending(found[0], ends) is None:
             there = places.listed(found[0])
             if there is not None:
                 found = sorted(path for path in there if places.ending(path, ends))

@@ -213,10 +213,8 @@ def _open_parquet(path: str) -> Opened:
 
 def _open_arrow(path: str) -> Opened:
     arrow = _arrow(path)
-    is_here = not places.is_url(path)
-    file = arrow.ipc.open_file(
-        arrow.memory_map(path) if is_here else places.opened(path)
-    )
+    source = places.opened(path) if places.is_url(path) else arrow.memory_map(path)
+    file = arrow.ipc.open_file(source)
     rows = [file.get_batch(i).num_rows for i in range(file.num_record_batches)]
 
     def read(number: int, columns: Sequence[str]) -> list[Any]:
