@@ -13,12 +13,13 @@ that is kept, or that memory lies behind, comes from here: at 3 or above.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import errno
 import fcntl
 import itertools
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from io import FileIO
 from typing import Any, TypeVar
 
@@ -116,6 +117,19 @@ def _above_streams(file: FileIO) -> FileIO:
     (moved,) = map(FileIO, numbers, (file.mode,))
     file.close()
     return moved
+
+
+@contextlib.contextmanager
+def streams_taken() -> Iterator[None]:
+    """Have no standard stream's number be free in a ``with`` block that forks.
+
+    Some libraries open pipes in a child before any code of ours runs there: Arrow does
+    so once it has read CSV.
+    """
+    with contextlib.ExitStack() as taken:
+        while not all(map(_is_for, range(FIRST))):
+            taken.enter_context(FileIO(os.devnull))
+        yield
 
 
 def mapped(make: Callable[[int, int], Mapped], fd: int, nbytes: int) -> Mapped:

@@ -33,6 +33,7 @@ from collections.abc import Callable, Iterator
 from io import FileIO
 from typing import Any, NoReturn
 
+from ..memory.descriptors import streams_taken
 from ..signals import with_signals_held_back
 
 PR_SET_PDEATHSIG = 1
@@ -40,9 +41,9 @@ PR_SET_PDEATHSIG = 1
 
 @contextlib.contextmanager
 def forking_quietly() -> Iterator[None]:
-    """Have ``os.fork`` in a ``with`` block not warn of threads."""
+    """Have ``os.fork`` in a ``with`` block not warn of threads, nor open streams."""
     flush_streams()
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), streams_taken():
         # Python 3.12+ and JAX warn of threads. The child never touches what those
         # threads may hold: it computes with numpy and PyTensor, which are fork-safe.
         warnings.simplefilter("ignore")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import io
 import itertools
 import os
 import resource
@@ -329,6 +330,10 @@ def test_data_is_right_whichever_streams_are_closed(closed, tmp_path):
         null = os.open(os.devnull, os.O_RDWR)
         for fd in (0, 1, 2):
             os.dup2(null, fd)
+        with contextlib.suppress(ImportError):
+            from pyarrow import csv  # which opens a pipe in each child from now on
+
+            csv.read_csv(io.BytesIO(b"a\n1\n"))
         for fd in closed:
             os.close(fd)
         rows, sums = synk.data(np.arange(3e5).reshape(-1, 2)), []
@@ -339,12 +344,11 @@ def test_data_is_right_whichever_streams_are_closed(closed, tmp_path):
         pids = [os.getpid(), *all_pids()]
 
         def opened() -> list[str]:
-            """Return what is open: ranks of a new interpreter read /dev/null."""
             links = []
             for pid, fd in itertools.product(pids, closed):
                 with contextlib.suppress(FileNotFoundError):
                     links.append(os.readlink(f"/proc/{pid}/fd/{fd}"))
-            return [link for link in links if link != os.devnull]
+            return links
 
         # A rank that starts reads a folder of /proc, for a moment.
         wait_until(lambda: not opened(), 5, f"no open stream, as {opened()}")
@@ -360,8 +364,10 @@ def test_data_is_right_whichever_streams_are_closed(closed, tmp_path):
         synk.save(tmp_path / "saved.npz", [values])
         same = bool((rows.data == np.arange(3e5).reshape(-1, 2)).all())
         synk.close()
+        with synk.session(2, groups=2):
+            sums.append(synk.groups()[1].run(np.sum, [1.0, 2.0]))
         return {"sums": sums, "same": same}
 
     found = in_a_child(work)
-    right = [np.arange(3e5).sum(), 28_000.0, np.arange(1e5).sum()]
+    right = [np.arange(3e5).sum(), 28_000.0, np.arange(1e5).sum(), 3.0]
     assert found == {"sums": right, "same": True}
