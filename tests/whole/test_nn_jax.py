@@ -24,9 +24,10 @@ CLAIMS = {
         "a_convolution_is_the_sum_over_channels_and_pixels",
         "first_and_second_derivatives_are_those_of_differences[2]",
         "the_named_gradients_are_those_of_grad[2]",
-        "results_have_the_dtype_of_the_inputs",
+        "results_have_the_dtype_of_the_inputs[float32]",
         "shapes_that_do_not_fit_are_refused",
-        "a_transposed_convolution_is_the_adjoint",
+        "a_transposed_convolution_is_the_adjoint[border2]",
+        "a_transposed_convolution_is_the_adjoint[border3]",
     ),
     "graphs": (
         "batch_normalisation_in_training",
@@ -41,13 +42,14 @@ CLAIMS = {
     ),
     "pool": (
         "pooling_reduces_each_window",
-        "first_and_second_derivatives_are_those_of_differences",
+        "first_and_second_derivatives_are_those_of_differences[2]",
         "windows_of_more_pixels_than_are_unrolled",
         "gradients_of_ties_and_of_what_is_no_number",
-        "the_gradient_of_every_window_arrives",
+        "the_gradient_of_every_window_arrives[window1]",
+        "the_gradient_of_every_window_arrives[window2]",
         "windows_are_side_by_side_and_images_smaller_than_one_have_none",
-        "results_have_the_dtype_of_the_inputs",
-        "the_numbers_are_those_of_given_sizes",
+        "results_have_the_dtype_of_the_inputs[float32]",
+        *(f"the_numbers_are_those_of_given_sizes[{case}]" for case in (1, 3, 4)),
     ),
 }
 """Claims that must hold of JAX mode, too, which computes all this otherwise."""
@@ -128,10 +130,11 @@ def test_convolutions_on_one_core_are_those_of_several():
             compute, found = partial(getattr(conv_jax, name), op), []
             for allowed in ({min(cores)}, cores | {max(cores) + 1}):
                 with mock.patch("os.sched_getaffinity", return_value=allowed):
-                    found.append(compute(*args))
                     graph = str(jax.make_jaxpr(partial(compute))(*args))
+                    if what in CONVOLUTIONS:
+                        found.append(compute(*args))
                 is_by_image = len(allowed) == 1 and what in CONVOLUTIONS
                 assert ("scan" in graph) == is_by_image, (what, name)
-            one, several = found
-            assert one.shape == several.shape, (what, name)
-            np.testing.assert_allclose(one, several, 1e-12, 1e-12, err_msg=what)
+            if found:
+                assert found[0].shape == found[1].shape, (what, name)
+                np.testing.assert_allclose(*found, 1e-12, 1e-12, err_msg=what)
