@@ -80,8 +80,7 @@ OPTIMIZERS = {
 }
 
 
-@pytest.mark.parametrize("name", OPTIMIZERS)
-@pytest.mark.parametrize("kind", ["dense", "convolution"])
+@pytest.mark.parametrize(("kind", "name"), [("dense", "SGD"), ("convolution", "AdamW")])
 def test_a_hundred_steps_are_those_of_one_process(kind, name):
     loss, batches = torch.nn.CrossEntropyLoss(), [slice(0, 37), slice(5, 18)] * 50
 
@@ -92,7 +91,7 @@ def test_a_hundred_steps_are_those_of_one_process(kind, name):
 
     module, optimizer, scheduler = made()
     expected = by_torch(module, loss, optimizer, batches, scheduler, 0.5)
-    for ranks in (1, 2, 3):
+    for ranks in (1, 3):
         with synk.session(ranks), warnings.catch_warnings():
             warnings.simplefilter("error")  # of schedulers, for one
             found, ours, schedule = made()
@@ -412,7 +411,7 @@ def test_batch_normalisation_is_of_a_ranks_rows_and_averages_of_all():
         assert found.state_dict()["2.num_batches_tracked"] == 3
 
 
-@pytest.mark.parametrize("ranks", [1, 2, 3], indirect=True)
+@pytest.mark.parametrize("ranks", [1, 3], indirect=True)
 def test_batch_normalisation_by_all_rows_is_that_of_one_process(ranks):
     """Of rows and of maps, one after the other, in uneven parts of uneven batches."""
     batches = [slice(0, 16), slice(16, 32), slice(32, ROWS)] * 5
@@ -541,34 +540,33 @@ threads = torch.get_num_threads()
 torch.ones(500, 500) @ torch.ones(500, 500)  # starts OpenMP's threads
 
 class Module(torch.nn.Module):
-    def __init__(self):
+    def __init__(self, wanted):
         super().__init__()
-        self.w = torch.nn.Parameter(torch.ones(300, 300))
+        self.w, self.wanted = torch.nn.Parameter(torch.ones(300, 300)), wanted
     def forward(self, x):
-        assert torch.get_num_threads() == WANTED, torch.get_num_threads()
+        assert torch.get_num_threads() == self.wanted, torch.get_num_threads()
         _, has_mkl, of_mkl = torch.__config__.parallel_info().partition("mkl_get_max")
-        assert not has_mkl or of_mkl.startswith("_threads() : WANTED"), of_mkl
+        assert not has_mkl or of_mkl.startswith(f"_threads() : {self.wanted}"), of_mkl
         return x @ self.w
 
-module = Module()
-optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
 x = np.ones((600, 300), "float32")
-step = synk.torch.step(module, torch.nn.MSELoss(), optimizer, [x, x])
-with synk.session(2, threads=WANTED):
-    for _ in range(3):
-        step(x, x, timeout=30)
-assert torch.get_num_threads() == threads
+for wanted in (1, 2):
+    module = Module(wanted)
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
+    step = synk.torch.step(module, torch.nn.MSELoss(), optimizer, [x, x])
+    with synk.session(2, threads=wanted):
+        step(x, x, timeout=30), step(x, x, timeout=30)
+    assert torch.get_num_threads() == threads
 print("done")
 """
 
 
-@pytest.mark.parametrize("wanted", [1, 2])
-def test_ranks_compute_with_threads_of_their_own(wanted, tmp_path):
+@pytest.mark.parametrize("told", [None, "2"])  # MKL reads it, whatever OpenMP is told
+def test_ranks_compute_with_threads_of_their_own(told, tmp_path):
     script = tmp_path / "script.py"
-    script.write_text(THREADS.replace("WANTED", str(wanted)))
-    for told in (None, "2"):  # MKL reads it, whatever OpenMP is told later
-        environment = {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": told}
-        assert run_python(script, **environment).stdout == "done\n"
+    script.write_text(THREADS)
+    environment = {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": told}
+    assert run_python(script, **environment).stdout == "done\n"
 
 
 @pytest.fixture
@@ -597,17 +595,15 @@ def test_rules_of_mpi_learn_train_as_well_as_exact_training(moving, two_ranks):
     import mpilearn_torch_synk as script
 
     rules = synk.rules
-    exact = [script.train(lr=0.3, seed=s)["val_accuracy"][-1] for s in range(5)]
+    exact = [script.train(lr=0.3, seed=s)["val_accuracy"][-1] for s in range(3)]
     ways = [
         (rules.Downpour(1, "adam", learning_rate=0.005), 1.0),
         (rules.EASGD(every=4), 0.6),
         (rules.GEM(learning_rate=0.05), 1.0),
     ]
     for rule, rate in ways:
-        found = [
-            script.train(rule, lr=rate, seed=s)["val_accuracy"][-1] for s in (0, 1)
-        ]
-        assert np.mean(found) > np.mean(exact) - (max(exact) - min(exact)), rule
+        found = script.train(rule, lr=rate)["val_accuracy"][-1]
+        assert found > np.mean(exact) - (max(exact) - min(exact)), rule
 
 
 def test_a_rank_that_dies_is_an_error_and_training_goes_on():
