@@ -14,15 +14,16 @@ pytest.importorskip("pymc", reason="these tests are of synk with PyMC")
 
 
 @pytest.mark.slow
-def test_the_demo_samples_serially_and_by_ranks_to_the_same_means():
-    sizes = ["--rows", "3000", "--columns", "3", "--draws", "20", "--tune", "50"]
+def test_the_demo_samples_serially_and_by_ranks_to_the_same_means(monkeypatch):
+    monkeypatch.setenv("PYTENSOR_FLAGS", "mode=FAST_COMPILE,cxx=")
+    sizes = ["--rows", "20000", "--columns", "2", "--draws", "9", "--tune", "9"]
     demo = str(DEMOS / "pymc_logistic.py")
     command = [sys.executable, demo, *sizes, "--ranks", "2", "--compare"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=250)
     assert done.returncode == 0, done.stderr
-    assert re.search(
-        r"^serial: [\d.]+ s, \d+ leapfrog steps in 20 draws$", done.stdout, re.M
-    )
+    steps = r"^serial: [\d.]+ s, \d+ leapfrog steps in 9 draws$"
+    assert re.search(steps, done.stdout, re.M)
+    assert "synk: 20,000 rows, 2 ranks, " in done.stdout
     assert re.search(r"^2 ranks: [\d.]+ s", done.stdout, re.M)
     apart = re.search(r"^the means of both runs ([\d.]+) at most$", done.stdout, re.M)
     assert apart is not None
@@ -34,7 +35,12 @@ def test_the_tutorial_prints_what_it_shows_and_ends_with_a_picture(
 ):
     pytest.importorskip("matplotlib")
     monkeypatch.syspath_prepend(str(DOCS))
-    importlib.import_module("pictures.tutorials").run("pymc", tmp_path)
+    tutorials = importlib.import_module("pictures.tutorials")
+    files, commands = tutorials.blocks("pymc")
+    short = {"model.py": files["model.py"].replace('"tune": 100', '"tune": 10')}
+    assert short != files
+    monkeypatch.setattr(tutorials, "blocks", lambda _: (short, commands))
+    tutorials.run("pymc", tmp_path)
     assert [drawn.suffix for drawn in tmp_path.glob("*.svg")] == [".svg"]
 
 
