@@ -2,14 +2,15 @@
 
 Every layer is an output of a model of its family, which predicts and makes one step.
 The program prints, for each layer, the largest difference from NumPy of its output, and
-of its gradient along a random direction of its weights, and what the model's losses and
-weights are after the step::
+of its gradient along a random direction of its weights, and what the model predicts,
+and its losses and weights after the step: on ranks and, but for recurrent layers, which
+take long to compile, serially from the same state::
 
-    python -m synk tests/support/keras_layers.py
     python -m synk --parallel --every --ranks=3 tests/support/keras_layers.py
 """
 
 import contextlib
+import gc
 import itertools
 import json
 
@@ -23,8 +24,11 @@ from keras import layers as L
 from keras.models import Model
 from keras.optimizers import SGD
 
+import synk
+
 K.set_floatx("float64")
 theano.config.floatX = "float64"  # which Keras has set as its own was
+gc.disable()  # all graphs are kept to the end
 ROWS, RATE = 11, 0.5
 np.random.seed(0)  # which gives dropout its seeds
 random = np.random.RandomState(0)
@@ -113,9 +117,8 @@ def separable(x, depth, point, b=0.0):
     return depthwise(x, depth) @ point.reshape(point.shape[-2:]) + b
 
 
-def local(x, w, b):
+def local(x, w, b, size=(5, 4)):
     """Return a convolution with weights of its own at each place."""
-    size = (2,) * (x.ndim - 2)
     cut = windows(x, size, (1,) * len(size))
     flat = cut.reshape(len(x), len(w), -1)
     found = np.einsum("npk,pko->npo", flat, w)
@@ -266,8 +269,11 @@ TABLE = {
         "depthwise": (L.DepthwiseConv2D(2, depth_multiplier=2), "image", depthwise),
         "separable 1d": (L.SeparableConv1D(4, 2), "steps", separable),
         "separable 2d": (L.SeparableConv2D(4, 2), "image", separable),
-        "local 1d": (L.LocallyConnected1D(3, 2), "steps", local),
-        "local 2d": (L.LocallyConnected2D(3, 2), "image", local),
+        "local 1d": (
+            *(L.LocallyConnected1D(3, 5), "steps"),
+            lambda *x: local(*x, size=(5,)),
+        ),
+        "local 2d": (L.LocallyConnected2D(3, (5, 4)), "image", local),
     },
     "places": {
         "crop 1d": (L.Cropping1D((1, 2)), "steps", lambda x: x[:, 1:-2]),
@@ -308,10 +314,6 @@ TABLE = {
         ),
     },
     "recurrent": {
-        "simple": (
-            *(L.SimpleRNN(3), "steps"),
-            lambda x, *w: recurrent(simple, x, *w)[:, -1],
-        ),
         "gru": (
             *(L.GRU(3, **GATES, reset_after=False, return_sequences=True), "steps"),
             lambda x, *w: recurrent(gru, x, *w),
@@ -321,8 +323,8 @@ TABLE = {
             lambda x, *w: recurrent(lstm, x, *w),
         ),
         "masked": (
-            *([L.Masking(), L.LSTM(3, **GATES)], "steps"),
-            lambda x, *w: recurrent(lstm, x, *w, mask=True)[:, -1],
+            *([L.Masking(), L.SimpleRNN(3)], "steps"),
+            lambda x, *w: recurrent(simple, x, *w, mask=True)[:, -1],
         ),
         "both ways": (
             *(L.Bidirectional(L.SimpleRNN(3)), "steps"),
@@ -344,7 +346,10 @@ TABLE = {
 
 
 def checked(family):
-    """Return what a family's layers differ by, and the losses and weights of a step."""
+    """Return what layers differ by, what their model computes, and what it does again.
+
+    It makes one step. What is returned at last makes it once more from the same state.
+    """
     table = TABLE[family]
     used = sorted({n for _, given, _ in table.values() for n in np.atleast_1d(given)})
     inputs = {name: L.Input(DATA[name].shape[1:], name=name) for name in used}
@@ -365,14 +370,33 @@ def checked(family):
     model = Model(list(inputs.values()), outputs)
     model.compile(SGD(RATE), "mse")
     x = [DATA[name] for name in used]
-    predicted = model.predict(x, batch_size=ROWS)
-    targets = [random.normal(size=y.shape) for y in predicted]
-    told = model.train_on_batch(x, targets)
-    after = [layer.get_weights() for layer in layers]
+    targets = [random.normal(size=(ROWS, y._keras_shape[1])) for y in outputs]
+    start = []
+
+    def step():
+        for variable, value in start:
+            variable.set_value(value)
+        predicted = model.predict(x, batch_size=ROWS)
+        told = model.train_on_batch(x, targets)
+        return predicted, told, [layer.get_weights() for layer in layers]
+
+    if family != "recurrent":
+        model._make_train_function()
+        shared = model.train_function.function.get_shared()
+        start += [(variable, variable.get_value()) for variable in shared]
+    found = step()
     report = {}
-    for name, *rest in zip(table, predicted, targets, weights, after, strict=True):
-        report[name] = differences(*table[name][1:], *rest)
-    return report, [*map(float, told), *(float(w.sum()) for ws in after for w in ws)]
+    for name, predicted, *rest in zip(
+        *(table, found[0], targets, weights, found[2]), strict=True
+    ):
+        report[name] = differences(*table[name][1:], predicted, *rest)
+    return report, numbers(*found), lambda: numbers(*step()) if start else None
+
+
+def numbers(predicted, told, weights):
+    """Return the sums of all that a model computes."""
+    arrays = *predicted, *told, *(w for of_layer in weights for w in of_layer)
+    return [float(np.sum(each)) for each in arrays]
 
 
 def differences(given, reference, predicted, target, weights, after):
@@ -400,5 +424,8 @@ def differences(given, reference, predicted, target, weights, after):
 
 
 if __name__ == "__main__":
-    for family in TABLE:
-        print(json.dumps([family, *checked(family)]), flush=True)
+    found = {family: checked(family) for family in TABLE}
+    size = synk.size()
+    synk.close()
+    for family, (report, by_ranks, again) in found.items():
+        print(json.dumps([family, size, report, by_ranks, again()]), flush=True)
