@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import functools
 import os
 import re
 import threading
@@ -63,11 +64,14 @@ class Likelihood:
             found[2][...] = 0  # the caller's
 
 
+likelihood_compiled_once = functools.cache(Likelihood)
+
+
 @pytest.fixture
 def likelihood(monkeypatch):
     """Return one whose terms are kept, as it is tuned."""
     monkeypatch.setenv("SYNK_ENGINE", "numba")
-    made = Likelihood()
+    made = likelihood_compiled_once()
     with synk.session(2):
         synk.tune(made.f, *some_data(), WEIGHTS)
         yield made
