@@ -161,27 +161,27 @@ def test_products_and_their_gradients_are_those_of_jax_by_hand(dtype, names):
             np.testing.assert_allclose(got, right, **near, err_msg=name)
 
 
-@pytest.mark.parametrize("precision", ["tensorfloat32", *SHORT])
-def test_a_precision_is_one_of_four_and_other_modes_have_none_but_float32(precision):
+def test_a_precision_is_one_of_four_and_other_modes_have_none_but_float32():
     x = pt.fmatrix("x")
     product = (x @ np.ones((2, 3), "float32")).sum(axis=1)
     known = "tensorfloat32, bfloat16, float16, got 'tf32'"
     with pytest.raises(ValueError, match=known):
         synk.function([x], product, precision="tf32")
-    with pytest.raises(ValueError, match="needs mode='JAX'"):
-        synk.function([x], product, mode=PY, precision=precision)
-    with pytensor.config.change_flags(mode="FAST_COMPILE"):
-        f = synk.function([x], product, precision=precision)
+    with pytensor.config.change_flags(mode="FAST_COMPILE", cxx=""):
+        f = synk.function([x], product, precision="bfloat16")
         with synk.session(1):
             with pytest.raises(ValueError, match="needs mode='JAX'"):
                 f(np.ones((3, 2), "float32"))
             with pytest.raises(ValueError, match="needs mode='JAX'"):
-                synk.function([x], product, precision=precision)
+                synk.function([x], product, precision="bfloat16")
             f = synk.function([x], product, precision="float32")
             np.testing.assert_array_equal(f(np.ones((3, 2), "float32")), 3 * [6])
-    told = synk.function([x], product, mode="JAX", precision=precision).explain()
-    assert told.to_dict()["precision"] == precision
-    assert f"\n  products    of float32 in {precision}\n" in str(told)
+    for precision in ("tensorfloat32", *SHORT):
+        with pytest.raises(ValueError, match="needs mode='JAX'"):
+            synk.function([x], product, mode=PY, precision=precision)
+        told = synk.function([x], product, mode="JAX", precision=precision).explain()
+        assert told.to_dict()["precision"] == precision
+        assert f"\n  products    of float32 in {precision}\n" in str(told)
     plain = synk.function([x], product, mode="JAX").explain()
     assert plain.to_dict()["precision"] is None
     assert "products" not in str(plain)
@@ -263,15 +263,13 @@ def test_an_image_that_is_convolved_is_read_in_16_bits_by_all_but_the_caller(tmp
     arrays = normal(2, 3, 4, 4), np.zeros((3, 3, 1, 1), "float32")
     programs_in(tmp_path)
     with synk.session(1):
-        for dtype in SHORT:
-            options = {"mode": "JAX", "precision": dtype}
-            f = synk.function([x], [total, image], bcast_inputs=[w], **options)
-            found, own = f(*arrays)
-            np.testing.assert_allclose(own, np.exp(arrays[0]), rtol=1e-6)
-            np.testing.assert_array_equal(found, rounded(own, dtype))
-            kind = {"bfloat16": "bf16", "float16": "f16"}[dtype]
-            barrier = rf"optimization_barrier %\w+ : tensor<2x3x4x4x{kind}>"
-            assert len(re.findall(barrier, programs_in(tmp_path))) == 1
+        options = {"mode": "JAX", "precision": "bfloat16"}
+        f = synk.function([x], [total, image], bcast_inputs=[w], **options)
+        found, own = f(*arrays)
+    np.testing.assert_allclose(own, np.exp(arrays[0]), rtol=1e-6)
+    np.testing.assert_array_equal(found, rounded(own, "bfloat16"))
+    barrier = r"optimization_barrier %\w+ : tensor<2x3x4x4xbf16>"
+    assert len(re.findall(barrier, programs_in(tmp_path))) == 1
 
 
 @in_a_child
