@@ -3,6 +3,7 @@ still needed."""
 
 from __future__ import annotations
 
+import functools
 import itertools
 import json
 
@@ -199,7 +200,7 @@ def test_a_bias_is_added_to_images_spread_over_zeros(rewrites):
 
 
 PYTENSORS = """
-import numpy as np, jax, jax.numpy as jnp, pytensor, pytensor.tensor as pt
+import gc, json, numpy as np, jax, jax.numpy as jnp, pytensor, pytensor.tensor as pt
 jax.config.update("jax_enable_x64", True)
 from pytensor.link.jax.dispatch import jax_funcify
 x = pt.dvector("x")
@@ -223,25 +224,6 @@ try:
     print(f(np.ones((2, 3))).shape)
 except ValueError:
     print("an error")
-"""
-
-
-def lines_of(script: str) -> list[str]:
-    """Return what a script prints, with JAX on the CPU."""
-    pytest.importorskip("jax", reason="JAX, of the extra synk[jax], is not installed")
-    return run_python("-c", script, JAX_PLATFORMS="cpu").stdout.splitlines()
-
-
-def test_pytensor_alone_still_needs_the_forms_and_the_fix():
-    *forms, spread = lines_of(PYTENSORS)
-    assert forms == ["slow", "slow"]
-    version = tuple(map(int, pytensor.__version__.split(".")[:2]))
-    # 2.38 has not the rewrite; when the oldest version is 3.3 or later, it can go.
-    assert (spread == "(4, 3)") is not ((3, 0) <= version < (3, 3))
-
-
-SCRIPT = """
-import gc, json, jax, numpy as np, pytensor, pytensor.tensor as pt
 
 compiled = []
 jax.monitoring.register_event_duration_secs_listener(
@@ -272,8 +254,23 @@ with synk.session(1):
 """
 
 
+@functools.cache
+def lines_of(script: str) -> list[str]:
+    """Return what a script prints, with JAX on the CPU."""
+    pytest.importorskip("jax", reason="JAX, of the extra synk[jax], is not installed")
+    return run_python("-c", script, JAX_PLATFORMS="cpu").stdout.splitlines()
+
+
+def test_pytensor_alone_still_needs_the_forms_and_the_fix():
+    *forms, spread, _ = lines_of(PYTENSORS)
+    assert forms == ["slow", "slow"]
+    version = tuple(map(int, pytensor.__version__.split(".")[:2]))
+    # 2.38 has not the rewrite; when the oldest version is 3.3 or later, it can go.
+    assert (spread == "(4, 3)") is not ((3, 0) <= version < (3, 3))
+
+
 def test_sizes_and_constants_take_no_program_and_first_values_are_not_kept():
-    plain, (programs, kept, found) = json.loads(lines_of(SCRIPT)[-1])
+    plain, (programs, kept, found) = json.loads(lines_of(PYTENSORS)[-1])
     plain_programs, plain_kept, right = plain
     assert plain_kept == 1, "what keeps no shared variables can go"
     assert plain_programs > 2, "what typifies constants can go"
