@@ -1,14 +1,13 @@
 """Functions of scripts that know nothing of synk, run by ranks."""
 
 import importlib
-import subprocess
-import sys
 import textwrap
 
 import numpy as np
 import pytensor
 import pytensor.tensor as pt
 import pytest
+from children import run_python
 from places import DOCS
 
 import synk
@@ -18,22 +17,14 @@ import synk
 def parallel():
     """Have all functions that have rows run on three ranks."""
     with (
-        pytensor.config.change_flags(mode="FAST_COMPILE"),
+        pytensor.config.change_flags(**CHEAP),
         synk.parallel_functions(3, every=True) as made,
     ):
         yield made
     synk.close()
 
 
-def script_of(tmp_path, text):
-    path = tmp_path / "script.py"
-    path.write_text(textwrap.dedent(text))
-    return path
-
-
-def run(path, *options):
-    command = [sys.executable, "-m", "synk", "--parallel", *options, str(path)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120)
+CHEAP = {"mode": "FAST_COMPILE", "floatX": "float64", "cxx": ""}
 
 
 # -- what is scattered
@@ -182,13 +173,24 @@ SCRIPT = """
 """
 
 
-def test_a_script_of_theanos_is_run_by_ranks_as_it_is(tmp_path):
-    path = script_of(tmp_path, SCRIPT)
-    plain = [sys.executable, "-m", "synk", str(path), "-v", "5"]
-    expected = subprocess.run(plain, capture_output=True, text=True, timeout=120)
-    command = [sys.executable, "-m", "synk", "--parallel", "--ranks=2", "--explain"]
-    command += [str(path), "-v", "5"]
-    found = subprocess.run(command, capture_output=True, text=True, timeout=120)
+@pytest.fixture
+def run(tmp_path):
+    """Return what runs ``python -m synk`` with a script."""
+
+    def run(text, *options, told=()):
+        path = tmp_path / "script.py"
+        path.write_text(textwrap.dedent(text))
+        words = "-m", "synk", *options, path, *told
+        flags = "mode=FAST_COMPILE,cxx="
+        return run_python(*words, check=False, PYTENSOR_FLAGS=flags)
+
+    return run
+
+
+def test_a_script_of_theanos_is_run_by_ranks_as_it_is(run):
+    told = "-v", "5"
+    expected = run(SCRIPT, told=told)
+    found = run(SCRIPT, "--parallel", "--ranks=2", "--explain", told=told)
     assert found.returncode == 0, found.stderr
     assert found.stdout == expected.stdout
     assert found.stdout.endswith("(3,) ['-v', '5'] __main__\n")
@@ -198,24 +200,18 @@ def test_a_script_of_theanos_is_run_by_ranks_as_it_is(tmp_path):
     assert "3 calls on ranks" in last
 
 
-def test_the_command_says_what_is_wrong_with_it(tmp_path):
-    missing = run(tmp_path / "none.py")
+def test_the_command_says_what_is_wrong_with_it(run):
+    missing = run_python("-m", "synk", "--parallel", "none.py", check=False)
     assert missing.returncode == 2
     assert "can't open file" in missing.stderr
-    path = script_of(tmp_path, "raise SystemExit(3)")
-    ended = run(path)
+    ended = run("raise SystemExit(3)", "--parallel")
     assert ended.returncode == 3
     assert "[synk] no function was made" in ended.stderr
 
 
 # -- tutorials, to the serial costs
 
-PROGRAMS = [
-    *("tutorial_logistic", "tutorial_scan", "tutorial_draws"),
-    *("stacked_denoising", "deep_belief"),
-]
-
-CHEAP = {"mode": "FAST_COMPILE", "floatX": "float64"}
+PROGRAMS = "tutorial_logistic", "tutorial_scan", "tutorial_draws", "deep_belief"
 
 
 @pytest.mark.parametrize("name", PROGRAMS)

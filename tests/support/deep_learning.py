@@ -9,7 +9,6 @@ scripts in ``docs/moving``, which are to be importable.
 import numpy
 import theano
 import theano.tensor as T
-from dA import dA
 from logistic import LogisticRegression
 from mlp import HiddenLayer
 from rbm import RBM
@@ -103,35 +102,6 @@ def tutorial_draws():
 # -- the Deep Learning Tutorials, beyond the scripts of docs/moving
 
 
-def stacked_denoising():
-    rng, data = numpy.random.RandomState(7), images()
-    theano_rng = RandomStreams(rng.randint(2**30))
-    index, x, y = T.lscalar("index"), T.matrix("x"), T.ivector("y")
-    corruption_level, learning_rate = T.scalar("corruption"), T.scalar("lr")
-    layers, costs, given = [], [], x
-    for n_in, n_out, level in (SIDE * SIDE, 9, 0.1), (9, 7, 0.2):
-        layer = HiddenLayer(rng, given, n_in, n_out, T.nnet.sigmoid)
-        da = dA(rng, theano_rng, given, n_in, n_out)
-        da.W, da.b = layer.params
-        da.params = [da.W, da.b, da.b_prime]
-        cost, updates = da.get_cost_updates(corruption_level, learning_rate)
-        pretrain = theano.function(
-            inputs=[
-                index,
-                theano.In(corruption_level, value=0.2),
-                theano.In(learning_rate, value=0.1),
-            ],
-            outputs=cost,
-            updates=updates,
-            givens=on_batches(index, data, x),
-        )
-        costs += [float(pretrain(index=i, corruption=level, lr=0.05)) for i in range(3)]
-        costs.append(float(pretrain(0)))
-        layers.append(layer)
-        given = layer.output
-    return costs + fine_tuned(data, given, 7, layers, index, x, y)
-
-
 def deep_belief():
     rng, data = numpy.random.RandomState(9), images()
     index, x, y = T.lscalar("index"), T.matrix("x"), T.ivector("y")
@@ -147,5 +117,5 @@ def deep_belief():
         updates=updates,
         givens=on_batches(index, data, x),
     )
-    costs = [float(pretrain(index=i, lr=0.01)) for i in range(3)]
+    costs = [float(pretrain(index=i, lr=0.01)) for i in range(3)] + [float(pretrain(0))]
     return costs + fine_tuned(data, layer.output, 6, [layer], index, x, y)
