@@ -58,11 +58,11 @@ def test_what_outlives_a_call_is_not_in_memory_that_is_used_again(n):
     second = first + 1e6
     batches = slice(0, 48), np.arange(63, 15, -1)
     with session_of(n):
-        for batch, local in itertools.product(batches, (False, True)):
+        for local in (False, True):
             options = {"updates": updates, "mode": "JAX", "local": local}
             f = synk.function([x], (x, "gather"), [b], **options)
             synk.broadcast(s)
-            for make in (synk.data, np.array):
+            for batch, make in itertools.product(batches, (synk.data, np.array)):
                 X, B = make(first), make(first)
                 whole = f(X, B, batch=batch)
                 X[:], B[:] = second, second
