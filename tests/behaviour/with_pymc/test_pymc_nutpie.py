@@ -43,11 +43,11 @@ def sampled(compiled, draws: int, tune: int = 20, **kwargs):
 def test_nutpie_samples_the_posterior_by_ranks(compiled):
     """That of a normal regression with known noise is a normal distribution."""
     with synk.session(2):
-        posterior = sampled(compiled, 250, 200, cores=1)
+        posterior = sampled(compiled, 150, 150, cores=1)
     covariance = np.linalg.inv(X.T @ X / SIGMA**2 + np.eye(3))
     mean = covariance @ (X.T @ Y / SIGMA**2)
     draws = {name: posterior[name].values for name in posterior.data_vars}
-    assert draws["slopes"].shape == (2, 250, 3)
+    assert draws["slopes"].shape == (2, 150, 3)
     for i in range(3):
         assert_normal(draws["slopes"][..., i], mean[i], covariance[i, i] ** 0.5)
     assert_normal(draws["scale"], 0.5, 1 / 12**0.5)
@@ -100,35 +100,30 @@ def sample(model, **kwargs):
     return pm.sample(model=model, **(given | kwargs))
 
 
-@pytest.mark.parametrize("asked", [{"nuts_sampler": "nutpie"}, {"cores": 2}])
-def test_chains_of_a_block_are_those_of_nutpie(asked):
+def test_chains_of_a_block_are_those_of_nutpie():
     """PyMC takes nutpie by itself from 6.4 on; its chains are threads, on any cores."""
-    if not (IS_NEW or asked.get("nuts_sampler")):
-        pytest.skip("this PyMC takes nutpie where it is asked for")
-    model, before = logistic(501), nutpie.compile_pymc_model
-    given = asked | ({"initvals": {"scale": 0.7}} if IS_NEW else {})
-    expected = sample(model, **given)
+    model, before = logistic(301), nutpie.compile_pymc_model
+    asked = {"nuts_sampler": "nutpie"}
+    start = {"initvals": {"scale": 0.7}} if IS_NEW else {}
+    expected = sample(model, **asked, **start)
     with synk.session(2), synk.pymc.parallel(model, serial=False) as how:
-        found = sample(model, **given)
+        ways = [asked, {"cores": 2}] if IS_NEW else [asked]
+        found = [sample(model, **way, **start) for way in ways]
+        some = sample(model, **asked, draws=2, var_names=["twice"]).posterior
     assert nutpie.compile_pymc_model is before
     assert how.is_serial is False
-    assert groups_of(found) == groups_of(expected)
-    for group in ("posterior", "sample_stats"):
-        assert found[group].sizes == expected[group].sizes
-        assert set(found[group].data_vars) == set(expected[group].data_vars)
-    steps = [idata.sample_stats["n_steps"].values for idata in (expected, found)]
-    np.testing.assert_array_equal(*steps)
-    for name, values in expected.posterior.data_vars.items():
-        assert found.posterior[name].dims == values.dims
-        np.testing.assert_allclose(found.posterior[name], values, atol=1e-6)
-
-
-def test_some_variables_are_recorded(compiled):
-    model = logistic(101)
-    with synk.session(2), synk.pymc.parallel(model, serial=False):
-        idata = sample(model, nuts_sampler="nutpie", var_names=["twice"])
-    assert set(idata.posterior.data_vars) >= {"twice"}
-    assert "scale" not in idata.posterior
+    for idata in found:
+        assert groups_of(idata) == groups_of(expected)
+        for group in ("posterior", "sample_stats"):
+            assert idata[group].sizes == expected[group].sizes
+            assert set(idata[group].data_vars) == set(expected[group].data_vars)
+        steps = [each.sample_stats["n_steps"].values for each in (expected, idata)]
+        np.testing.assert_array_equal(*steps)
+        for name, values in expected.posterior.data_vars.items():
+            assert idata.posterior[name].dims == values.dims
+            np.testing.assert_allclose(idata.posterior[name], values, atol=1e-6)
+    assert set(some.data_vars) >= {"twice"}
+    assert "scale" not in some
 
 
 def test_a_mode_that_is_named_computes():
