@@ -28,7 +28,7 @@ from comparing import (  # noqa: E402
 )
 
 
-def test_what_pairs_all_rows_is_serial_with_a_word_that_names_it():
+def test_what_pairs_all_rows_is_serial_with_a_word_that_names_it(two_ranks):
     with pm.Model() as model:
         cov = pm.gp.cov.ExpQuad(1, pm.HalfNormal("length"))
         seen = {"X": models.X[:, :1], "y": models.Y}
@@ -43,13 +43,13 @@ def test_what_pairs_all_rows_is_serial_with_a_word_that_names_it():
     word = r"the term of 'y' \(made in test_pymc_sharing.py:\d+: .* by rows: "
     with pytest.raises(synk.SplitError, match=word):
         synk.pymc.logp_dlogp(model, mode=MODE)
-    with synk.session(2), synk.pymc.parallel(model, serial=False, quiet=True) as how:
+    with synk.pymc.parallel(model, serial=False, quiet=True) as how:
         with pytest.warns(UserWarning, match=word):
             model.logp_dlogp_function(**GIVEN)
         assert how.is_serial
 
 
-def test_a_table_on_disk_is_data_of_a_model(tmp_path):
+def test_a_table_on_disk_is_data_of_a_model(tmp_path, two_ranks):
     pytest.importorskip("pyarrow", reason="pyarrow, of synk[tables], is missing")
     table, how = np.column_stack([models.X, models.Y]), {"header": "a,b,c,y"}
     for part in range(3):
@@ -61,8 +61,7 @@ def test_a_table_on_disk_is_data_of_a_model(tmp_path):
         slopes = pm.Normal("slopes", shape=3)
         pm.Normal("y", pm.Data("x", x) @ slopes, 1.0, observed=pm.Data("seen", y))
     at = np.array([0.5, -1.0, 2.0])
-    with synk.session(2):
-        _, gradient = synk.pymc.logp_dlogp(model, mode=MODE)(at)
+    _, gradient = synk.pymc.logp_dlogp(model, mode=MODE)(at)
     expected = models.X.T @ (models.Y - models.X @ at) - at
     np.testing.assert_allclose(gradient, expected, rtol=1e-10)
 
@@ -96,13 +95,13 @@ def test_what_cannot_be_shared_is_computed_serially_beside_the_rest():
         assert_equal(*pairs[1], points(of_term.start), rtol=1e-11)
 
 
-def test_data_that_are_drawn_in_each_call_are_pymcs():
+def test_data_that_are_drawn_in_each_call_are_pymcs(two_ranks):
     with pm.Model() as model:
         seen = pm.Minibatch(models.Y, batch_size=10)
         pm.Normal("y", pm.Normal("mu"), observed=seen, total_size=models.N)
     with pytest.raises(synk.SplitError, match="drawn at random in each call"):
         synk.pymc.logp_dlogp(model)
-    with synk.session(2), synk.pymc.parallel(model, serial=False, quiet=True) as how:
+    with synk.pymc.parallel(model, serial=False, quiet=True) as how:
         with pytest.warns(UserWarning, match="drawn at random"):
             model.logp_dlogp_function(**GIVEN)
         assert how.is_serial
@@ -153,7 +152,6 @@ def functions_of(model: pm.Model, serial: bool | None) -> Iterator[tuple]:
     """Give what a block makes, and texts of its warnings until then."""
     with (
         warnings.catch_warnings(record=True) as told,
-        synk.session(2),
         synk.pymc.parallel(model, serial=serial, quiet=True) as how,
     ):
         warnings.simplefilter("always")
@@ -173,7 +171,7 @@ ERRORS = {
 
 
 @pytest.mark.parametrize("when", ERRORS)
-def test_what_fails_is_computed_serially_with_a_word_that_names_it(when):
+def test_what_fails_is_computed_serially_with_a_word_that_names_it(two_ranks, when):
     model = model_of(when)
     with functions_of(model, None) as (made, how, texts):
         assert how.is_serial is False
@@ -188,7 +186,7 @@ def test_what_fails_is_computed_serially_with_a_word_that_names_it(when):
         pass
 
 
-def test_what_fails_in_a_later_call_is_computed_by_pymc_from_then_on():
+def test_what_fails_in_a_later_call_is_computed_by_pymc_from_then_on(two_ranks):
     model = model_of("later")
     serial = plain(model)
     at = [np.array([0.5]), np.array([2.0]), np.array([0.2])]
@@ -205,6 +203,6 @@ def test_what_fails_in_a_later_call_is_computed_by_pymc_from_then_on():
         assert_equal(made, serial, at[::2])
 
 
-def test_a_rank_that_dies_is_another_matter():
+def test_a_rank_that_dies_is_another_matter(two_ranks):
     with pytest.raises(synk.WorkerDied), functions_of(model_of("dies"), None):
         pass
