@@ -39,13 +39,17 @@ def in_groups(builds, size: int) -> list:
     ]
 
 
+QUICK = models.poisson, models.by_group, models.categorical
+
+
 def test_densities_are_those_of_pymc_on_any_number_of_ranks():
-    quick = models.poisson, models.by_group, models.categorical, models.rows
-    assert_equal_on_ranks([pair_of(build) for build in quick])
+    assert_equal_on_ranks([pair_of(build) for build in (*QUICK, models.rows)])
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("builds", in_groups(models.USERS, 6))
+@pytest.mark.parametrize(
+    "builds", in_groups([each for each in models.USERS if each not in QUICK], 10)
+)
 def test_densities_of_users_models_are_those_of_pymc(builds):
     assert_equal_on_ranks([pair_of(build) for build in builds], ranks=(2,))
 
