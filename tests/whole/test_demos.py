@@ -7,39 +7,18 @@ import functools
 import http.client
 import importlib
 import io
-import os
 import re
 import socket
-import subprocess
 import sys
 import urllib.request
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 import pytensor
 import pytest
+from children import run_python
 from places import DEMOS
 from reference import PY
-
-
-def run(*command: object, folder: Path, **environment: str) -> str:
-    """Run Python in `folder`, and return what it printed; it must end well."""
-    done = subprocess.run(
-        [sys.executable, *map(str, command)],
-        cwd=folder,
-        env=os.environ | environment,
-        capture_output=True,
-        text=True,
-        timeout=240,
-    )
-    assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
-    return done.stdout
-
-
-FLAGS = os.environ.get("PYTENSOR_FLAGS", "")
-QUICK = {"PYTENSOR_FLAGS": f"{FLAGS},mode=FAST_COMPILE,cxx=".lstrip(",")}
-"""For what is the same in every mode: numba and C take long to compile."""
 
 
 @pytest.fixture
@@ -155,7 +134,7 @@ def test_resident_data_give_the_loss_of_the_serial_run():
 
 def test_default_options_reach_97_percent_and_draw_the_curves(tmp_path):
     png = tmp_path / "curves.of.a.run"
-    output = run(DEMOS / "mnist.py", "--digits", "--plot", png, folder=tmp_path)
+    output = run_python(DEMOS / "mnist.py", "--digits", "--plot", png).stdout
     assert outcome(output).accuracy >= 0.97
     epochs = re.findall(
         r"^epoch +(\d+): train loss \d\.\d+ accuracy \d\.\d+,"

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 
 import pytest
+from children import run_python
 from places import ROOT, SUPPORT, TESTS
 
 SAMPLE = "nn_graphs", "training_updates", "training_steps"
@@ -47,21 +46,11 @@ def mirrored(files: list, tmp_path) -> dict:
     out = tmp_path / "mirrored.json"
     paths = os.pathsep.join([str(ROOT), str(SUPPORT), os.environ.get("PYTHONPATH", "")])
     options = ["-q", "-n0", "-p", "mirror", "-p", "no:cacheprovider", "-W", "ignore"]
-    done = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "pytest",
-            *options,
-            "-c",
-            ROOT / "pyproject.toml",
-            *files,
-        ],
-        cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": paths, "MIRROR_OUT": str(out)},
-        capture_output=True,
-        text=True,
-        timeout=280,
+    done = run_python(
+        *("-m", "pytest", *options, "-c", ROOT / "pyproject.toml", *files),
+        check=False,
+        PYTHONPATH=paths,
+        MIRROR_OUT=str(out),
     )
     assert out.exists(), done.stdout[-2000:] + done.stderr[-2000:]
     return json.loads(out.read_text())
