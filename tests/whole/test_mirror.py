@@ -9,7 +9,7 @@ import pytest
 from children import run_python
 from places import ROOT, SUPPORT, TESTS
 
-SAMPLE = "nn_graphs", "training_updates", "training_steps"
+SAMPLE = "nn_graphs", "training_updates", "nn_pool"
 """Files of plain graphs: networks, and what updates variables."""
 
 
