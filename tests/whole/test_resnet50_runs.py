@@ -17,7 +17,9 @@ from PIL import Image
 from places import DEMOS
 from processes import wait_until
 from samples import make_folder
-from test_demos import QUICK as QUICK_OPS
+
+FLAGS = os.environ.get("PYTENSOR_FLAGS", "")
+QUICK_OPS = {"PYTENSOR_FLAGS": f"{FLAGS},mode=FAST_COMPILE,cxx=".lstrip(",")}
 
 
 @pytest.fixture
