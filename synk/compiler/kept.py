@@ -95,7 +95,7 @@ def _is_row_by_row(node: Apply, found: set[Variable], on_rows: set[Variable]) ->
 
 
 def _made(part: Part) -> list[Variable]:
-    return [*part.wants, *(new for _, new in part.updates)]
+    return [*part.computes, *(new for _, new in part.updates)]
 
 
 class _Finder:

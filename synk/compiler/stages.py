@@ -52,9 +52,21 @@ class Part:
     # call has come to its end: see `Cut`.
     updates: list[tuple[SharedVariable, Variable]] = field(default_factory=list)
     reads: set[SharedVariable] = field(default_factory=set)
+    # New values that nothing else takes: computed after `wants`, and stored together.
+    news: list[tuple[SharedVariable, Variable]] = field(default_factory=list)
 
     def __bool__(self) -> bool:
-        return bool(self.wants or self.updates)
+        return bool(self.wants or self.updates or self.news)
+
+    @property
+    def computes(self) -> list[Variable]:
+        """What its code returns: values for others, and then new ones of variables."""
+        return [*self.wants, *(new for _, new in self.news)]
+
+    @cached_property
+    def storages(self) -> list[list[Any]]:
+        """Where variables hold what `news` are to be."""
+        return [shared.container.storage for shared, _ in self.news]
 
 
 @dataclass
@@ -142,6 +154,31 @@ def uncut(spec: FunctionSpec, subset: Iterable[int], in_place: bool = True) -> C
     stages = [Stage(Part(), Part(), Part(list(wants), updates=made), [], COMPUTE)]
     copied = _copied(outputs, updates, stored)
     return Cut(stages, outputs, updates, stored, set(), copied)
+
+
+def store_together(
+    cut: Cut, spec: FunctionSpec, is_whole: Callable[[Variable], bool]
+) -> None:
+    """Have parts return new values that are stored as they are after all others.
+
+    That are those which no other part takes, nor an output; they follow from no row of
+    a rank's, and `is_whole` says that they have no entries of padded rows.
+    """
+    taken = {*cut.outputs, *(cut.updates[i][1] for i in cut.copied)}
+    for stage in cut.stages:
+        taken.update(map(contributed, stage.reduced))
+        taken.update(stage.common.receives, stage.merged.receives)
+    taken |= cut.on_rows
+    for i in list(cut.stored):
+        shared, new = cut.updates[i]
+        if new in taken or i in spec.row_updates or not is_whole(new):
+            continue
+        for stage in cut.stages:
+            for part in (stage.common, stage.merged):
+                if new in part.wants:
+                    part.wants.remove(new)
+                    part.news.append((shared, new))
+        cut.stored.remove(i)
 
 
 class _Cutter:

@@ -58,35 +58,24 @@ def compile_graph(
     The arrays it is called with may be numpy's or JAX's.
     """
     _start()
-    news = [new for _, new in updates]
+    drawn = [var for var, _ in updates]
+    assert all(isinstance(var.type, RandomType) for var in drawn)
+    graph = [*outputs, *[new for _, new in updates]]
     streams = [
         var
-        for var in graph_inputs([*outputs, *news])
+        for var in graph_inputs(graph)
         if isinstance(var, SharedVariable) and isinstance(var.type, RandomType)
     ]
     stand_ins: dict[Variable, Variable] = {
         var: var.type(name=var.name) for var in streams
     }
-    bounds = Bounds([*outputs, *news])
-    graphs = clone_replace([*outputs, *bounds.flags, *news], stand_ins)
-    n = len(outputs) + len(bounds.flags)
-    drawn = {var for var, _ in updates if isinstance(var.type, RandomType)}
-    function = host.make_function(
-        [*inputs, *stand_ins.values()],
-        graphs[:n],
-        [
-            (var, new)
-            for (var, _), new in zip(updates, graphs[n:], strict=True)
-            if var not in drawn
-        ],
-        mode,
-        name,
-        options,
-        precision,
-    )
-    show_numpys([*function.get_shared(), *[var for var, _ in updates]])
-    updated = [var for var, _ in updates if var not in drawn]
-    return _Program(function, updated, streams, drawn, bounds)
+    bounds = Bounds(graph)
+    # What a graph makes of a stream is not kept: the next key is drawn anew.
+    graphs = clone_replace([*outputs, *bounds.flags], stand_ins)
+    taken = [*inputs, *stand_ins.values()]
+    function = host.make_function(taken, graphs, [], mode, name, options, precision)
+    show_numpys([*function.get_shared(), *drawn])
+    return _Program(function, streams, drawn, bounds)
 
 
 def start_in(surroundings: Callable[[], AbstractContextManager] | None) -> None:
@@ -170,19 +159,20 @@ _read: list[Callable[[Any], np.ndarray]] = []
 
 
 class _Program:
-    """A compiled function, and the shared variables that it reads and updates."""
+    """A compiled function, and the shared variables that it reads."""
 
     def __init__(
         self,
         function: Function,
-        updated: list[SharedVariable],
         streams: list[SharedVariable],
-        drawn: set[SharedVariable],
+        drawn: list[SharedVariable],
         bounds: Bounds,
     ) -> None:
         self._function = untold(function)
+        # PyTensor's call takes and stores one array after the other: of hundreds that
+        # takes longer than to compute. Modes of a user's own may need that call.
+        self._compiled = getattr(function.maker.linker, "compiled", None)
         self._read = [var.container.storage for var in function.get_shared()]
-        self._updated = [var.container.storage for var in updated]
         self._streams = streams
         self._drawn, self._bounds = drawn, bounds
         # Of streams whose keys another stage has made.
@@ -193,23 +183,21 @@ class _Program:
     def __call__(self, *args: Any) -> list[Any]:
         # The key of a stream, which another stage has drawn from, is a dict.
         self.shapes.add(tuple([getattr(arg, "shape", None) for arg in args]))
-        for storage in self._read:
-            if isinstance(storage[0], np.ndarray):
-                _taken_over(storage)
+        read = [storage[0] for storage in self._read]
+        if np.ndarray in set(map(type, read)):
+            read = list(map(_taken_over, self._read))
         keys = [_key(var, draw=var in self._drawn) for var in self._streams]
-        former = [storage[0] for storage in self._updated]
-        results = self._function(*args, *keys)
+        results: list[Any] | None = None
+        if self._compiled is not None:
+            with contextlib.suppress(Exception):  # of which PyTensor's call says more
+                results = list(self._compiled(*args, *keys, *read) or ())
+        if results is None:
+            results = self._function(*args, *keys)
         for var in self._led_on:
             _draw(host.get_value(var))
-        wait([*results, *[storage[0] for storage in self._updated]])
+        wait(results)
         if self._bounds.flags:
-            try:
-                self._bounds.check(as_output(results.pop()))
-            except IndexError:
-                for storage, value in zip(self._updated, former, strict=True):
-                    storage[0] = value
-                raise
-        settle(self._updated)
+            self._bounds.check(as_output(results.pop()))
         return results
 
 

@@ -98,11 +98,16 @@ class RankCall:
         self.by_block: dict[Variable, np.ndarray] = {}
         self.handed: Subtrees | None = None
         self.in_trees: dict[Variable, TreeOutput] = {}
+        self._news: list[tuple[Part, list[Any]]] = []
 
     def run_part(self, piece: Part, padded: bool = False) -> None:
         """Run a part and keep what it computes."""
         if piece:
             results = self.outputs_of(piece, padded)
+            if piece.news:
+                n = len(piece.wants)
+                self._news.append((piece, results[n:]))
+                del results[n:]
             self.values.update(zip(piece.wants, results, strict=True))
 
     def outputs_of(self, piece: Part, padded: bool) -> list[np.ndarray]:
@@ -258,10 +263,12 @@ class RankCall:
     def store(self) -> None:
         """Make the new values those of the shared variables."""
         transaction, cut = self.task.transaction, self.cut
-        if not cut.stored:
+        if not cut.stored and not self._news:
             return
         assert transaction is not None
         transaction.phase[0] = STORING
+        for piece, values in self._news:
+            transaction.store_all(piece.storages, values)
         is_padded = bool(self.padded_size)
         for i in cut.stored:
             shared, new = cut.updates[i]

@@ -133,16 +133,23 @@ class Padding:
             if var in facts.long:
                 padder.new[var] = stand_in
                 padder.long[var] = known.get(var, stand_in)
-        graph = [*piece.wants, *news]
+        graph = [*piece.computes, *news]
         padder.walk(graph)
         return [self._real, *stand_ins], [padder.new[var] for var in graph]
 
     def cut(self, var: Variable, value: Any, padded_size: PaddedSize) -> Any:
         """Return of a part's result what it is for the real rows."""
+        state = self._padded(var)
+        return value if state is None else cut(value, state, padded_size)
+
+    def is_whole(self, var: Variable) -> bool:
+        """Tell whether a value has no entries of rows, of which some are copies."""
+        return self._padded(var) is None
+
+    def _padded(self, var: Variable) -> Padded | None:
         if var not in self._facts.new:  # of the plain graph, which one rank runs
             self._facts.walk([var])
-        state = self._facts.padded(var)
-        return value if state is None else cut(value, state, padded_size)
+        return self._facts.padded(var)
 
 
 def cut(value: Any, state: Padded, size: PaddedSize) -> Any:

@@ -29,7 +29,7 @@ from ..compiler.kept import Kept, with_kept
 from ..compiler.placement.streams import CommonStream
 from ..compiler.sizes import sizes_from_inputs
 from ..compiler.spec import FunctionSpec
-from ..compiler.stages import Cut, Part, Stage, cut, uncut
+from ..compiler.stages import Cut, Part, Stage, cut, store_together, uncut
 from ..engines import Engine, engine_for
 from ..engines.numba_code import array_type, make_ahead
 from ..engines.precision import check_engine
@@ -161,8 +161,13 @@ class Programs:
             else:
                 in_place = not self.engine.ON_DEVICE
                 made = cut(self.spec, subset, kind == "slice", in_place)
+            if self.engine.ON_DEVICE and kind in ("step", "uncut"):
+                store_together(made, self.spec, self._is_whole)
             self._cuts[key] = made
         return self._cuts[key]
+
+    def _is_whole(self, var: Variable) -> bool:
+        return not self.is_padded or self.padding.is_whole(var)  # type: ignore[union-attr]
 
     def kept(self, subset: Subset) -> Kept | None:
         """Return the part of what can be kept, if there is anything."""
@@ -243,8 +248,8 @@ class Programs:
         else:
             stand_ins = {var: var.type(name=var.name) for var in piece.receives}
             received = list(stand_ins.values())
-            graphs = clone_replace([*piece.wants, *news], {**stand_ins, **known})
-        n = len(piece.wants)
+            graphs = clone_replace([*piece.computes, *news], {**stand_ins, **known})
+        n = len(piece.computes)
         updates = list(zip(targets, graphs[n:], strict=True))
         inputs = [*self.spec.all_inputs, *received]
         return self._compiled_graph(inputs, graphs[:n], updates)

@@ -23,11 +23,12 @@ import numpy as np
 from pytensor.compile import SharedVariable
 
 from ..engines import Engine, host
+from ..engines.plain_functions import settle
 from ..memory.partition import Selection, count
 from ..workers.recorder import nowhere
 
-Changes: TypeAlias = list[tuple[list[Any], Any, Callable[[], None] | None]]
-"""What a call has changed: storages, what they held, and what restores it in place."""
+Changes: TypeAlias = list[Callable[[], None]]
+"""What puts back what a call has changed; an interrupted one can be called again."""
 
 Progress: TypeAlias = tuple[int, int, Changes | None, Changes | None]
 """A launch, how many of its calls are made, and the changes of this call and the last.
@@ -45,7 +46,8 @@ class Transaction:
     def __init__(self, phase: memoryview | None = None) -> None:
         self.phase = nowhere() if phase is None else phase
         self._progress: Progress = (-1, 0, None, None)
-        self._stored: dict[int, Any] = {}
+        # By the identity of a storage, or of a list of some.
+        self._stored: dict[int, tuple[list[list[Any]], list[Any]]] = {}
         self._selected: Mapping[SharedVariable, Selection] = {}
 
     def begin(self, launch: int) -> None:
@@ -67,7 +69,8 @@ class Transaction:
         changes: Changes = []
         for var in overwritten:
             storage = var.container.storage
-            changes.append((storage, storage[0], _restoring(storage[0])))
+            restore = _restoring(storage[0])
+            changes.append(partial(_put_back, storage, storage[0], restore))
         launch, made, _, last = self._progress
         self._progress = (launch, made, changes, last)
 
@@ -88,13 +91,21 @@ class Transaction:
         changes = self._progress[2]
         assert changes is not None
         storage = var.container.storage
-        changes.append((storage, storage[0], None))
-        if type(value) is np.ndarray:
-            self._stored[id(storage)] = value  # before an interrupt may come
-            storage[0] = value
-        else:
+        changes.append(partial(_put_back, storage, storage[0]))
+        if type(value) is not np.ndarray:
             engine.set_value(var, value)
-            self._stored[id(storage)] = storage[0]
+            value = storage[0]
+        self._stored[id(storage)] = [storage], [value]  # before an interrupt may come
+        storage[0] = value
+
+    def store_all(self, storages: list[list[Any]], values: list[Any]) -> None:
+        """Make what compiled code has returned the values of some variables."""
+        changes = self._progress[2]
+        assert changes is not None
+        changes.append(partial(_put, storages, [storage[0] for storage in storages]))
+        self._stored[id(storages)] = storages, values
+        _put(storages, values)
+        settle(storages)
 
     def write(self, var: SharedVariable, index: Any, write: Callable[[], Any]) -> None:
         """Have the elements of an index written, in a variable's array or in a copy."""
@@ -109,8 +120,8 @@ class Transaction:
         def restore() -> None:
             array[index] = former
 
-        changes.append((storage, array, restore))
-        self._stored[id(storage)] = array
+        changes.append(partial(_put_back, storage, array, restore))
+        self._stored[id(storage)] = [storage], [array]
         write()
 
     def have_met(self) -> None:
@@ -126,7 +137,11 @@ class Transaction:
 
     def has_stored(self, storage: list[Any]) -> bool:
         """Tell whether a variable holds what the launch has stored there."""
-        return storage[0] is self._stored.get(id(storage), _NOTHING)
+        return any(
+            one is storage and value is storage[0]
+            for storages, values in self._stored.values()
+            for one, value in zip(storages, values, strict=True)
+        )
 
     def made(self, launch: int) -> int:
         """Return how many calls of a launch this rank has made."""
@@ -147,9 +162,6 @@ class Transaction:
         return made == calls
 
 
-_NOTHING = object()
-
-
 def insist(undo: Callable[[], object]) -> None:
     """Call what undoes something; once more, if an interrupt has cut it short."""
     try:
@@ -161,10 +173,22 @@ def insist(undo: Callable[[], object]) -> None:
 
 def _undo(changes: Changes) -> None:
     """Put back what there was; after an interrupt it can be done once more."""
-    for storage, value, restore in reversed(changes):
-        if restore is not None:
-            restore()
+    for put_back in reversed(changes):
+        put_back()
+
+
+def _put(storages: list[list[Any]], values: list[Any]) -> None:
+    for storage, value in zip(storages, values, strict=True):
         storage[0] = value
+
+
+def _put_back(
+    storage: list[Any], value: Any, restore: Callable[[], None] | None = None
+) -> None:
+    """Have a storage hold what it held; `restore` gives that its value in place."""
+    if restore is not None:
+        restore()
+    storage[0] = value
 
 
 def _restoring(value: Any) -> Callable[[], None] | None:

@@ -91,8 +91,9 @@ def set_among(entries: Iterable[LedgerEntry]) -> list[LedgerEntry]:
 def see_converted(entries: Iterable[LedgerEntry]) -> None:
     """Take values for what the ranks know that an engine has brought into its form."""
     for entry in entries:
-        if entry.is_set and type(entry.storage[0]) is not type(entry.seen):
-            entry.see()
+        value, seen = entry.storage[0], entry.seen
+        if value is not seen and type(value) is not type(seen):
+            entry.seen = value
 
 
 class Ledger:

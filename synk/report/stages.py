@@ -45,7 +45,7 @@ def _stage(
         reduces.append(found)
         if var not in stage.of_inputs:
             by_dtype.setdefault(found.dtype, []).append(found.bytes)
-    made = {*stage.merged.wants, *(new for _, new in stage.merged.updates)}
+    made = {*stage.merged.computes, *(new for _, new in stage.merged.updates)}
     nodes = _computed(stage.merged.receives, list(made))
     computes = "on every rank" if stage.common else "nothing"
     lines = [made_in(node.outputs[0]) for node in nodes]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import sys
 
 import numpy as np
 import pytensor
@@ -45,6 +46,27 @@ def test_a_call_has_read_its_rows_when_the_next_one_takes_others():
             add(data, batch=np.arange(600 * i, 600 * (i + 1)))
         synk.all_reduce(total, "sum")
         assert float(total.get_value()) == 600 * 300 * sum(range(6))
+
+
+@in_a_child
+def test_the_host_does_no_work_in_python_for_each_variable_of_a_step():
+    def calls(many: int) -> int:
+        """Return how many functions of Python a call enters that updates so many."""
+        variables = [pytensor.shared(np.ones(3)) for _ in range(many)]
+        updates = [(var, var + x.sum()) for var in variables]
+        step, entered = synk.function([x], updates=updates, mode="JAX"), []
+        for _ in range(4):
+            step(rows)
+        sys.setprofile(lambda _, event, __: event == "call" and entered.append(1))
+        step(rows)
+        sys.setprofile(None)
+        for var in variables:
+            np.testing.assert_array_equal(var.get_value(), np.full(3, 1.0 + 5 * 6))
+        return len(entered)
+
+    x, rows = pt.vector("x"), np.arange(4.0)
+    with synk.session(1):
+        assert calls(110) < calls(10) + 50  # it was 9 for each
 
 
 @pytest.mark.parametrize("n", [1, 2])

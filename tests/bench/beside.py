@@ -250,12 +250,63 @@ def speed_up(ranks: int, quick: bool) -> None:
             show(f"{name}, {n} ranks", ours, theirs, ">=", "plain, all cores")
 
 
+def many_arrays(ranks: int, quick: bool) -> None:
+    """Time a step of as many arrays as ResNet-50's, but small ones, in JAX mode."""
+    import jax
+    import jax.numpy as jnp
+
+    layers, rate, decay = 10 if quick else 107, np.float32(1e-6), np.float32(0.9)
+    random = np.random.default_rng(0)
+    weights = random.normal(size=(layers, 4, 4)).astype("float32") / 2
+    rows = random.normal(size=(8, 4)).astype("float32")
+    start = [each for w in weights for each in (w, np.zeros(4, "float32"))]
+
+    def loss(parameters: Any, x: Any) -> Any:
+        for w, b in zip(parameters[::2], parameters[1::2], strict=True):
+            x = x @ w + b
+        return (x**2).mean()
+
+    @jax.jit
+    def step(parameters: list, moments: list, x: Any) -> tuple:
+        value, gradients = jax.value_and_grad(loss)(parameters, x)
+        pairs = zip(moments, gradients, strict=True)
+        moments = [decay * m - rate * g for m, g in pairs]
+        pairs = zip(parameters, moments, strict=True)
+        return [p + m for p, m in pairs], moments, value
+
+    state = [list(map(jnp.array, start)), list(map(jnp.zeros_like, start))]
+
+    def by_hand() -> None:
+        *state[:], value = step(*state, rows)
+        jax.block_until_ready((state, value))
+
+    with synk.session(1):
+        x = pt.matrix("x", dtype="float32")
+        parameters = [pytensor.shared(each) for each in start]
+        moments = [pytensor.shared(np.zeros_like(each)) for each in start]
+        value = loss(parameters, x)
+        updates: list[tuple[Any, Any]] = []
+        for p, m, g in zip(
+            parameters, moments, pt.grad(value, parameters), strict=True
+        ):
+            updates += [(m, decay * m - rate * g), (p, p + decay * m - rate * g)]
+        ours = synk.function([x], value, updates=updates, mode="JAX")
+        pair = [lambda: ours(rows), by_hand]
+        show(
+            f"step of {len(updates)} small arrays, JAX mode, 1 rank",
+            *interleave(pair, 5 if quick else 51, 10),
+            "",
+            "JAX by hand",
+        )
+
+
 CASES: dict[str, Callable[[int, bool], None]] = {
     "call": call_overhead,
     "all-reduce": all_reduce,
     "rows": row_gathering,
     "logistic": logistic_regression,
     "speed-up": speed_up,
+    "many arrays": many_arrays,
 }
 
 

@@ -1,7 +1,9 @@
 """What synk does on this machine's GPUs: ``python tests/whole/gpu/report.py``.
 
-Runs each section in a process of its own, for at most some minutes, and prints a table
-in the end. ``--only call rows`` runs some of them.
+Runs the tests that need GPUs, with up to four ranks on one of them, and then what is
+timed, each section in a process of its own. ``--only call rows`` runs some of the
+sections. It takes at most six minutes (``--minutes``): what there was no time for is
+named in the table, which it prints in the end.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ import argparse
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import time
@@ -55,6 +58,18 @@ def machine() -> Iterator[Row]:
         if re.match(r"  (GPU \d|driver|peer|NCCL|JAX|jax|pytensor|python) ", line):
             label, value = line[2:16].strip(), line[16:]
             yield Row(label, value)
+
+
+def tests() -> Iterator[Row]:
+    """What ``python -m pytest -m gpu`` says."""
+    said = run(["-m", "pytest", "-m", "gpu", "-q", "-n0", "tests/whole/gpu"], 200)
+    yield Row("pytest -m gpu", said.splitlines()[-1].strip("= "))
+
+
+def cores() -> Iterator[Row]:
+    """Likelihoods by 1, 2, 4, ... ranks on the machine's cores."""
+    print(run(["-m", "tests.bench.cores"], 200))
+    yield Row("likelihoods by cores", "see above")
 
 
 def call() -> Iterator[Row]:
@@ -179,6 +194,7 @@ def by_torch(batch: int, precision: str) -> Iterator[Row]:
 
 SECTIONS: dict[str, tuple[Callable[[], Iterator[Row]], float]] = {
     "machine": (machine, 120),
+    "tests": (tests, 200),
     "call": (call, 200),
     "rows": (rows, 200),
     **{
@@ -186,30 +202,42 @@ SECTIONS: dict[str, tuple[Callable[[], Iterator[Row]], float]] = {
         for batch in (64, 256)
         for precision in PRECISIONS
     },
+    "cores": (cores, 200),
     **{
         f"torch{batch}-{precision}": (partial(by_torch, batch, precision), 200)
         for batch in (64, 256)
         for precision in PRECISIONS
     },
 }
-"""By name: what runs, and for how many seconds at most."""
+"""By name: what runs, and for how many seconds at most; first what matters most."""
 
 
-def section(name: str) -> list[Row]:
-    """Run a section in a process of its own."""
+_LEAST = 10
+"""Seconds that a section takes at least."""
+
+
+def section(name: str, left: float) -> list[Row]:
+    """Run a section in a process of its own, for which so many seconds are left."""
+    if left < _LEAST:
+        return [Row(name, "not run: no time left")]
     print(f"-- {name}", flush=True)
     start = time.perf_counter()
     command = [sys.executable, __file__, "--section", name]
-    limit = SECTIONS[name][1]
+    limit = min(left, SECTIONS[name][1])
+    child = subprocess.Popen(
+        command, stdout=subprocess.PIPE, text=True, start_new_session=True
+    )
     try:
-        done = subprocess.run(
-            command, stdout=subprocess.PIPE, text=True, timeout=limit, check=True
-        )
-    except (subprocess.SubprocessError, OSError) as error:
-        return [Row(name, f"failed: {error}")]
+        said, _ = child.communicate(timeout=limit)
+    except subprocess.TimeoutExpired:
+        os.killpg(child.pid, signal.SIGKILL)  # what it has started, too
+        child.wait()
+        return [Row(name, f"failed: took more than {limit:.0f} s")]
     finally:
         print(f"   {time.perf_counter() - start:.0f} s", flush=True)
-    *printed, figures = done.stdout.splitlines()
+    if child.returncode:
+        return [Row(name, f"failed: exit {child.returncode}, see above")]
+    *printed, figures = said.splitlines()
     print(*printed, sep="\n")
     return [Row(*row) for row in json.loads(figures)]
 
@@ -218,6 +246,7 @@ def main() -> None:
     """Run what was asked for, and print the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--only", nargs="+", choices=SECTIONS, default=list(SECTIONS))
+    parser.add_argument("--minutes", type=float, default=6)
     parser.add_argument("--section", choices=SECTIONS, help=argparse.SUPPRESS)
     options = parser.parse_args()
     # What sections and their tests start finds synk here, installed or not.
@@ -227,9 +256,9 @@ def main() -> None:
         work, _ = SECTIONS[options.section]
         print(json.dumps(list(work())))
         return
-    table = []
+    table, end = [], time.monotonic() + 60 * options.minutes
     for name in options.only:
-        found = section(name)
+        found = section(name, end - time.monotonic())
         show(found)  # as it comes, too: who waits for minutes may be cut off
         table += found
     print()
