@@ -32,6 +32,7 @@ from ..errors import StateError
 from ..ranks.session import SESSION
 from ..user_frames import entry
 from ..workers.recorder import COMPUTING
+from . import by_value
 
 Arrays = Sequence[np.ndarray]
 
@@ -290,7 +291,7 @@ class _Copy:
     def shown(self, settings: np.ndarray, **vectors: Arrays) -> Model:
         """Return the model as it is with settings, and with values of attributes."""
         if self._made is None:
-            self._made = cloudpickle.loads(self._pickled)
+            self._made = by_value.loads(self._pickled)
         model: Model = self._made
         for name, given in vectors.items():
             given = [v if v.flags.writeable else v.copy() for v in given]

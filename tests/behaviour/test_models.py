@@ -111,6 +111,24 @@ class Fails(Linear):
         return super().gradient(x, y)
 
 
+def test_a_class_of_the_script_stays_as_the_script_has_it(two_ranks):
+    class Mine(Linear):
+        rate = 0.1
+
+        def update(self, gradient):
+            self.settings = [self.rate, 0.9]
+            super().update(gradient)
+
+    expected = Mine()
+    (loss,) = by_itself(expected, BATCHES[:1])
+    step = synk.train.step(Mine(), [X, Y])
+    Mine.rate = 0.5
+    before = dict(vars(Mine))
+    np.testing.assert_allclose(step(X, Y, batch=BATCHES[0]), loss)
+    assert_alike(step.pull(), expected)  # copies are as they were when it was made
+    assert dict(vars(Mine)) == before
+
+
 def test_an_error_of_a_model_is_the_scripts_and_nothing_has_changed(two_ranks):
     step = synk.train.step(Fails(), [X, Y])
     step(X, Y)
