@@ -43,6 +43,10 @@ class _Told:
     def __init__(self) -> None:
         self.changed: Callable[[], Any] = lambda: None
         self.moved: Callable[[], Any] = lambda: None
+        # The method of functions before: PyTensor's, or others' that wraps it. And
+        # another that was found in the place of `_call_and_tell`: one that wraps this.
+        self.call: Callable[..., Any] = _call
+        self.over: Callable[..., Any] | None = None
 
 
 _told = _Told()
@@ -59,7 +63,10 @@ def tell(
     (old, new) of arrays that are equal.
     """
     _told.changed, _told.moved = weakref.WeakMethod(changed), weakref.WeakMethod(moved)
-    Function.__call__ = _call_and_tell  # type: ignore[method-assign]
+    now = Function.__call__
+    if now is not _call_and_tell and now is not _told.over:
+        _told.call = now
+        Function.__call__ = _call_and_tell  # type: ignore[method-assign]
 
 
 def tell_no_more(changed: Callable[[list[Any]], None]) -> None:
@@ -69,9 +76,11 @@ def tell_no_more(changed: Callable[[list[Any]], None]) -> None:
     for var in list(_show_numpys):
         with suppress(RuntimeError):  # of a device that has failed
             bring_home([var.container.storage])
-    _told.__init__()  # type: ignore[misc]
-    if Function.__call__ is _call_and_tell:  # and not what somebody has made of it
-        Function.__call__ = _call  # type: ignore[method-assign]
+    _told.changed = _told.moved = lambda: None
+    if Function.__call__ is _call_and_tell:
+        Function.__call__ = _told.call  # type: ignore[method-assign]
+    else:
+        _told.over = Function.__call__
 
 
 def untold(function: Function) -> Callable[..., Any]:
@@ -93,9 +102,9 @@ def _call_and_tell(self: Function, *args: Any, **kwargs: Any) -> Any:
     if read and "jax" in sys.modules:
         bring_home(read)
     if not updated:
-        return _call(self, *args, **kwargs)
+        return _told.call(self, *args, **kwargs)
     try:
-        return _call(self, *args, **kwargs)
+        return _told.call(self, *args, **kwargs)
     finally:  # an error may come when some are made
         changed = _told.changed()
         for storage in updated if changed else ():

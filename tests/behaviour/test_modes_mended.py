@@ -339,6 +339,27 @@ with synk.session(1):
     assert programs() == plain
 assert state() == first, "the end of the ranks"
 assert programs() == plain
+
+# Others' method of functions, as a profiler's, is called: before, with and after ranks.
+plain_call, seen = Function.__call__, []
+def counted(then):
+    return lambda self, *args, **kw: seen.append(self) or then(self, *args, **kw)
+count = pytensor.function([], updates=[(v, v + 1)])
+synked = synk.function([x], x.sum() * v.sum())
+Function.__call__ = mine = counted(Function.__call__)
+for k in range(2):
+    with synk.session(1):
+        for _ in range(2):
+            count()
+            assert synked(np.ones((3, 2))) == 6 * v.get_value().sum()
+        if k:
+            Function.__call__ = over = counted(Function.__call__)
+    assert Function.__call__ is (over if k else mine)
+with synk.session(1):
+    count()
+    assert synked(np.ones((3, 2))) == 6 * v.get_value().sum()
+assert seen == [count] * 6  # in the end by both
+Function.__call__ = plain_call
 print("as before")
 """
 
