@@ -85,12 +85,12 @@ def note_classes(are_forked: bool) -> None:
     todo: list[type] = [Op]
     while todo:
         derived: list[type] = todo.pop().__subclasses__()
-        for cls in filter(_is_scripts, derived):
+        for cls in filter(is_by_value, derived):
             _forked_classes.setdefault(cls, len(_forked_classes))
         todo += derived
 
 
-def _is_scripts(cls: type) -> bool:
+def is_by_value(cls: type) -> bool:
     """Tell whether cloudpickle sends a class by value."""
     return cls.__module__ == "__main__" or "<locals>" in cls.__qualname__
 

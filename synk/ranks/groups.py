@@ -16,7 +16,7 @@ import operator
 import os
 import pickle
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from io import BytesIO
 from multiprocessing.connection import Connection
@@ -34,6 +34,7 @@ from ..workers import affinity
 from ..workers.failure import Failure
 from ..workers.forks import forget_handlers, forking_quietly
 from ..workers.zygote_source import why_no_fork
+from .graphs import is_by_value
 from .session import SESSION
 
 RESTARTS = 1000
@@ -43,7 +44,7 @@ _FORK = multiprocessing.get_context("fork")
 
 OF_SCRIPT: list[type] = [SharedVariable]
 """What is not pickled for a leader, which has it from the fork. Modules that define
-other kinds add them."""
+other kinds add them. (Nor are the script's classes, either way.)"""
 
 _FORKING = threading.Lock()
 _ENDS: set[Connection] = set()
@@ -140,10 +141,12 @@ class Leader:
         with self._turn:
             call = next(self._calls)
             try:
-                self._script.send_bytes(_pickled((call, args), self._known))
+                told = _pickled((call, args), self._known, OF_SCRIPT)
+                self._script.send_bytes(told)
                 answered = -1
                 while answered != call:  # an interrupt may have left another's answer
-                    answered, found = self._script.recv()
+                    said = self._script.recv_bytes()
+                    answered, found = _Unpickler(said, self._known).load()
             except (EOFError, OSError) as error:
                 raise SynkError("the leader of a group of ranks has died") from error
         if isinstance(found, Failure):
@@ -163,39 +166,52 @@ class Leader:
 
 def _by_address() -> WeakValueDictionary[int, Any]:
     """Return what leaders have from the fork; they have a copy of this table, too."""
-    kinds = tuple(OF_SCRIPT)
-    # By `type`: to ask a proxy for its class is to ask what it stands for.
-    found = [each for each in gc.get_objects() if issubclass(type(each), kinds)]
-    return WeakValueDictionary({id(each): each for each in found})
+    kinds, found = tuple(OF_SCRIPT), WeakValueDictionary[int, Any]()
+    for each in gc.get_objects():
+        # By `type`: to ask a proxy for its class is to ask what it stands for.
+        is_class = issubclass(type(each), type) and is_by_value(each)
+        if is_class or issubclass(type(each), kinds):
+            found[id(each)] = each
+    return found
 
 
 class _Pickler(cloudpickle.Pickler):
-    """Pickles for a leader, and refers to what it has from the fork."""
+    """Pickles for a leader or for its script, and refers to what both have.
 
-    def __init__(self, file: BytesIO, known: WeakValueDictionary[int, Any]) -> None:
+    `kinds` are those of which all must be known.
+    """
+
+    def __init__(
+        self, file: BytesIO, known: WeakValueDictionary[int, Any], kinds: Sequence[type]
+    ) -> None:
         super().__init__(file)
-        self._known, self._kinds = known, tuple(OF_SCRIPT)
+        self._known, self._kinds = known, tuple(kinds)
 
     def persistent_id(self, obj: Any) -> int | None:
-        """Return the address of what the leader has a copy of."""
-        if not issubclass(type(obj), self._kinds):
+        """Return the address of what the other process has, too."""
+        is_needed = issubclass(type(obj), self._kinds)
+        if not is_needed and not issubclass(type(obj), type):
             return None
-        if self._known.get(id(obj)) is not obj:
+        if self._known.get(id(obj)) is obj:
+            return id(obj)
+        if is_needed:
             raise StateError(
                 f"{obj} was made after the group's leader was forked: make it before,"
                 " or in the group"
             )
-        return id(obj)
+        return None
 
 
-def _pickled(value: Any, known: WeakValueDictionary[int, Any]) -> bytes:
+def _pickled(
+    value: Any, known: WeakValueDictionary[int, Any], kinds: Sequence[type] = ()
+) -> bytes:
     file = BytesIO()
-    _Pickler(file, known).dump(value)
+    _Pickler(file, known, kinds).dump(value)
     return file.getvalue()
 
 
 class _Unpickler(pickle.Unpickler):
-    """Finds in a leader what `_Pickler` refers to."""
+    """Finds what `_Pickler` refers to."""
 
     def __init__(self, value: bytes, known: WeakValueDictionary[int, Any]) -> None:
         super().__init__(BytesIO(value))
@@ -225,9 +241,9 @@ def _lead(
         except EOFError:
             break
         try:
-            answer = cloudpickle.dumps((call, work(*args)))
+            answer = _pickled((call, work(*args)), known)
         except BaseException as error:
-            answer = cloudpickle.dumps((call, Failure(error, "", 0)))
+            answer = _pickled((call, Failure(error, "", 0)), known)
         with contextlib.suppress(BrokenPipeError):
             script.send_bytes(answer)
     SESSION.close()

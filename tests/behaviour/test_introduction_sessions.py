@@ -8,6 +8,7 @@ import sys
 import threading
 import warnings
 from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple
 
 import numpy as np
 import psutil
@@ -432,6 +433,22 @@ def test_what_a_leader_has_from_the_fork_is_not_pickled():
             with pytest.raises(StateError, match="was made after the group's leader"):
                 call(total, made_after, w)
             assert call(total, ROWS, w) == 2 * TOTAL
+
+
+def test_a_class_of_the_script_is_the_same_one_in_a_group():
+    class Pair(NamedTuple):
+        one: int
+        other: int
+
+        def turned(self):
+            return Pair(self.other, self.one) if isinstance(self, Pair) else None
+
+    with synk.session(2, groups=1):
+        before = Pair.turned
+        found = synk.groups()[0].run(Pair.turned, Pair(1, 2))
+        assert type(found) is Pair
+        assert found == (2, 1)
+        assert Pair.turned is before
 
 
 def test_a_rank_that_dies_breaks_its_group_alone():
