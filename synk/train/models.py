@@ -31,8 +31,8 @@ from ..compiler.own_ops.sharding import Sharding
 from ..errors import StateError
 from ..ranks.session import SESSION
 from ..user_frames import entry
+from ..workers import by_value
 from ..workers.recorder import COMPUTING
-from . import by_value
 
 Arrays = Sequence[np.ndarray]
 
@@ -291,7 +291,7 @@ class _Copy:
     def shown(self, settings: np.ndarray, **vectors: Arrays) -> Model:
         """Return the model as it is with settings, and with values of attributes."""
         if self._made is None:
-            self._made = by_value.loads(self._pickled)
+            self._made = by_value.loads_copy(self._pickled)
         model: Model = self._made
         for name, given in vectors.items():
             given = [v if v.flags.writeable else v.copy() for v in given]

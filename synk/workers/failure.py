@@ -16,6 +16,7 @@ import cloudpickle
 
 from ..errors import Aborted, RemoteError, RemoteTraceback
 from ..user_frames import shorten
+from . import by_value
 from .forks import forget_handled
 
 _LONGEST = 300
@@ -40,7 +41,7 @@ class Failure:
         """Return the exception with its own type, and the remote traceback as cause."""
         error: BaseException
         try:
-            error = pickle.loads(self._pickled)
+            error = by_value.loads(self._pickled)
         except KeyboardInterrupt:
             raise  # the user's, here and now
         except BaseException:

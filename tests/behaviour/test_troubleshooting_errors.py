@@ -106,6 +106,23 @@ def test_an_error_on_a_rank_keeps_its_type_and_says_where(ranks):
     assert_works(3)
 
 
+@three_ranks
+def test_an_error_leaves_its_class_as_the_script_has_it(ranks):
+    class Local(ValueError):
+        advice = "none"
+
+        def text(self):
+            return f"{self} {self.advice}"
+
+    call, before = acting(1, fail_in_an_unpicklable_way, Local, "of here"), Local.text
+    for advice in ("none", "some"):
+        Local.advice = advice
+        with pytest.raises(Local) as caught:
+            call(ROWS)
+        assert caught.value.text() == f"of here {advice}"
+        assert Local.text is before
+
+
 # -- errors of several ranks -----------------------------------------------------------
 
 
