@@ -310,8 +310,11 @@ class KnownShapes:
             found = inferred_shapes(node, given)
         except Exception:  # as a call would raise it
             found = None
+        leaves = {var: _of_leaf(var) for var in node.outputs}
         if found is None:
-            return {var: _of_leaf(var) for var in node.outputs}
+            return leaves
+        # The lengths of a loop may be told by those of its own outputs.
+        self._shapes.update(leaves)
         return {
             var: self._settled(lengths)
             for var, lengths in zip(node.outputs, found, strict=True)

@@ -17,6 +17,7 @@ from reference import PY
 
 import synk
 from synk.call.plans import MANY_LENGTHS, Planned, Plans
+from synk.choice import work as choice_work
 from synk.choice.engine import engines_for, kind_of, may_be_alone
 from synk.choice.plan import ALL, Plan, PlanFacts, choose, plan_groups, plans_of
 from synk.choice.work import CHEAP, DEAR, FLOP, READ, KnownShapes, Work, work_of
@@ -205,6 +206,16 @@ def test_work_is_told_from_the_graph_and_the_shapes():
     assert work.elements > 300 * 50 * DEAR
     assert work_of([pt.sort(y)], [y], KnownShapes({y: (9,)})) is None
     assert work_of([pt.exp(y[: k[0]])], [y], KnownShapes({y: (9,), k: (1,)})) is None
+
+
+def test_a_loop_whose_lengths_are_told_by_its_own_output_is_asked_once(monkeypatch):
+    asked, infer = [], choice_work.inferred_shapes
+    monkeypatch.setattr(
+        choice_work, "inferred_shapes", lambda *of: asked.append(of) or infer(*of)
+    )
+    made = pytensor.scan(pt.unique, sequences=[x], return_updates=False)
+    assert KnownShapes({x: (4, 5)}).shape(made) is None
+    assert len(asked) < 10  # it was 400, of a recursion without an end
 
 
 @pytest.mark.skipif(not importlib.util.find_spec("jax"), reason="JAX is missing")
