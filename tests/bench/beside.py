@@ -256,9 +256,9 @@ def many_arrays(ranks: int, quick: bool) -> None:
     import jax.numpy as jnp
 
     layers, rate, decay = 10 if quick else 107, np.float32(1e-6), np.float32(0.9)
-    random = np.random.default_rng(0)
-    weights = random.normal(size=(layers, 4, 4)).astype("float32") / 2
-    rows = random.normal(size=(8, 4)).astype("float32")
+    weights = np.random.default_rng(0).normal(size=(layers + 2, 4, 4)) / 2
+    *weights, first, second = weights.astype("float32")
+    rows = np.concatenate([first, second])
     start = [each for w in weights for each in (w, np.zeros(4, "float32"))]
 
     def loss(parameters: Any, x: Any) -> Any:
@@ -291,13 +291,9 @@ def many_arrays(ranks: int, quick: bool) -> None:
         ):
             updates += [(m, decay * m - rate * g), (p, p + decay * m - rate * g)]
         ours = synk.function([x], value, updates=updates, mode="JAX")
-        pair = [lambda: ours(rows), by_hand]
-        show(
-            f"step of {len(updates)} small arrays, JAX mode, 1 rank",
-            *interleave(pair, 5 if quick else 51, 10),
-            "",
-            "JAX by hand",
-        )
+        both = interleave([lambda: ours(rows), by_hand], 5 if quick else 51, 10)
+        what = f"step of {len(updates)} small arrays, JAX mode, 1 rank"
+        show(what, *both, "", "JAX by hand")
 
 
 CASES: dict[str, Callable[[int, bool], None]] = {

@@ -91,12 +91,6 @@ def use(rows: tuple[int, int], patch: pytest.MonkeyPatch) -> None:
     patch.setattr(digits, "load_bundled", lambda: fewer)
 
 
-def image_of(png) -> np.ndarray:
-    import matplotlib.image  # here: other files' sessions would be forked with it
-
-    return matplotlib.image.imread(png)
-
-
 def outcome(output: str) -> Outcome:
     last = output.splitlines()[-1]
     found = re.fullmatch(
@@ -123,15 +117,6 @@ def test_ranks_end_at_the_loss_of_the_serial_run():
     assert "serial" not in parallel.output
 
 
-def test_resident_data_give_the_loss_of_the_serial_run():
-    # Ranks choose rows by themselves: the batches are the same if they are all rows.
-    options = *SMALL, "--batch-size", ROWS[0]
-    serial = train(ROWS, "--serial", *options)
-    resident = train(ROWS, "--resident", "--ranks", 3, *options)
-    assert resident.loss == pytest.approx(serial.loss, abs=1e-5)
-    assert "3 ranks, resident data" in resident.output
-
-
 def test_default_options_reach_97_percent_and_draw_the_curves(tmp_path):
     png = tmp_path / "curves.of.a.run"
     output = run_python(DEMOS / "mnist.py", "--digits", "--plot", png).stdout
@@ -146,14 +131,6 @@ def test_default_options_reach_97_percent_and_draw_the_curves(tmp_path):
     assert float(epochs[-1][1]) == outcome(output).accuracy
     assert f"plot: {png}" in output
     assert png.read_bytes().startswith(b"\x89PNG\r\n\x1a\n")
-    pixels = image_of(io.BytesIO(png.read_bytes()))[..., :3]
-    for panel in np.array_split(pixels, 2, axis=1):
-        for color in (0x1F, 0x77, 0xB4), (0xFF, 0x7F, 0x0E):  # train, validation
-            drawn = np.isclose(panel * 255, color, atol=1).all(axis=2)
-            # A curve goes from left to right, and not along one line.
-            rows, columns = np.nonzero(drawn)
-            assert np.ptp(columns) > panel.shape[1] / 2
-            assert np.ptp(rows) > panel.shape[0] / 3
 
 
 # -- where the digits come from ------------------------------------------------------
@@ -163,27 +140,6 @@ def test_default_options_reach_97_percent_and_draw_the_curves(tmp_path):
 def digits():
     """Import demos/digits.py."""
     return importlib.import_module("digits")
-
-
-@pytest.mark.parametrize(("pandas", "parser"), [(1, "pandas"), (None, "liac-arff")])
-def test_with_a_network_it_uses_the_full_mnist(digits, monkeypatch, pandas, parser):
-    """As scikit-learn fetches it, which may give floats, and labels as text."""
-    monkeypatch.setattr(digits.importlib.util, "find_spec", lambda name: pandas)
-    rng = np.random.default_rng(0)
-    images, labels = rng.integers(0, 256, (21, 784)), rng.integers(0, 10, 21)
-
-    def fetch(name, *, version, as_frame, return_X_y, **options):
-        assert (name, version, as_frame, return_X_y) == ("mnist_784", 1, False, True)
-        assert options["parser"] == parser
-        return images.astype(float), labels.astype(str)
-
-    monkeypatch.setattr(digits, "fetch_openml", fetch)
-    data = digits.load()
-    assert data.name == "MNIST, 28x28"
-    assert (data.white, data.n_train) == (255, 18)  # 60,000 of 70,000 are for training
-    assert (data.images.dtype, data.labels.dtype) == ("uint8", "int32")
-    np.testing.assert_array_equal(data.images, images.reshape(21, 1, 28, 28))
-    np.testing.assert_array_equal(data.labels, labels)
 
 
 @pytest.mark.parametrize(
@@ -234,26 +190,6 @@ def test_every_training_rule_learns_the_digits(here):
     assert all(0 < float(seconds) < 40 for _, seconds, _ in predicted)
 
 
-def test_the_network_of_predictions_has_the_gradient_of_its_loss():
-    digits, predictions = map(importlib.import_module, ("digits", "predictions"))
-    network = predictions.Network(digits.load(bundled=True), 3)
-    rows = np.arange(40)
-    gradient, small = network.gradient(network.start, rows), 1e-3
-    direction = np.random.default_rng(0).normal(size=gradient.size).astype("float32")
-
-    def loss(scale):
-        images, labels = (array[rows] for array in network._of["train"])
-        p = network._forward(network.start + scale * direction, images)[2]
-        return -np.log(p[rows, labels]).mean(dtype="float64")
-
-    slope = (loss(small) - loss(-small)) / (2 * small)
-    assert gradient @ direction == pytest.approx(slope, rel=0.01)
-    # Every row once in an epoch.
-    rows_of = predictions.of_epochs(100, 8, 3, seed=0)
-    taken = [rows_of(rank, k) for k in range(13, 26) for rank in range(3)]
-    assert sorted(np.concatenate(taken)) == list(range(100))
-
-
 # -- lstm.py -------------------------------------------------------------------------
 
 LETTERS = "--letters", 400, "--length", 8, "--units", 6, "--epochs", 2
@@ -290,7 +226,7 @@ def test_ranks_end_at_the_bits_of_the_serial_run(here):
     assert bits(output) == pytest.approx(values[1, 3], abs=1e-4)
     sample = re.search(r"^sample:\n(.*)\nfinal: ", output, re.DOTALL | re.MULTILINE)
     assert len(sample[1]) == 30
-    assert image_of(here / "curves.png").std() > 0
+    assert (here / "curves.png").read_bytes().startswith(b"\x89PNG")
 
 
 # -- logistic_regression.py ----------------------------------------------------------

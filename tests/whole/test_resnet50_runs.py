@@ -13,7 +13,6 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import psutil
 import pytest
-from PIL import Image
 from places import DEMOS
 from processes import wait_until
 from samples import make_folder
@@ -40,29 +39,6 @@ def folder(tmp_path):
     make_folder(made, 24, 20)
     (made / "red" / "notes.txt").write_text("no image")
     return made
-
-
-def test_validation_sees_the_centre_and_training_parts_of_which_half_are_mirrored(
-    images, tmp_path
-):
-    def decode(pixels, size, random=None):
-        Image.fromarray(pixels).save(tmp_path / "a.png")
-        return images.decode(str(tmp_path / "a.png"), size, random)
-
-    pixels = np.zeros((32, 64, 3), "uint8")
-    pixels[:, 18:46] = (10, 20, 30)  # 28 of 32 rows, and as many columns
-    pixels[:2] = pixels[-2:] = 255
-    got = decode(pixels, 28)
-    assert (got.shape, got.dtype) == ((3, 28, 28), np.uint8)
-    for channel, value in zip(got, (10, 20, 30), strict=True):
-        np.testing.assert_array_equal(channel, value)
-    for shape in ((9, 9), (9, 9, 4)):  # grey and transparent ones become coloured
-        np.testing.assert_array_equal(decode(np.full(shape, 7, "uint8"), 4), 7)
-    ramp = np.tile(np.arange(0, 250, 10, dtype="uint8")[:, None], (25, 1, 3))
-    parts = [decode(ramp, 8, np.random.default_rng(i))[0, 0] for i in range(60)]
-    assert 15 < sum(bool(part[0] > part[-1]) for part in parts) < 45
-    spans = [np.ptp(part.astype(int)) for part in parts]
-    assert min(spans) < 100 < 200 < max(spans)  # of the columns
 
 
 def test_classes_are_the_folders_and_some_images_validate(images, folder):

@@ -17,16 +17,10 @@ MODE = Mode("py", optimizer=None)
 
 SMALL = {
     "alexnet": "--image-size 67 --width 0.03",
-    "vgg16": "--image-size 32 --width 0.03",
-    "googlenet": "--image-size 80 --width 0.05",
     "resnet50": "--image-size 32 --width 0.06 --blocks 1",
-    "cifar10": "--image-size 24 --width 0.06",
-    "lstm": "--length 4 --width 0.06",
     "wgan": "--image-size 8 --width 0.05 --first 1 --critic-steps 2",
     "lsgan": "--image-size 8 --width 0.05",
 }
-EXACT = ("alexnet", "lstm", "wgan")
-"""Of each kind one: groups and pools, a scan, two in turns. ResNet-50 has its file."""
 
 pytestmark = pytest.mark.usefixtures("scans_in_python")
 
@@ -117,12 +111,11 @@ def without_dropout(monkeypatch):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("model", EXACT)
+@pytest.mark.parametrize("model", ["alexnet", "wgan"])
 def test_exact_steps_on_two_ranks_are_those_of_plain_pytensor(
     zoo, model, without_dropout
 ):
-    sync = [] if model == "lstm" else ["--sync-bn"]
-    args = arguments(zoo, model, *sync, "--seed", 3)
+    args = arguments(zoo, model, "--sync-bn", "--seed", 3)
     step, serial, arrays = plain_step(zoo, args)
     batches = [slice(low, low + 4) for low in range(0, 10, 4)]
     losses = [float(step(*[array[batch] for array in arrays])) for batch in batches]
@@ -165,30 +158,6 @@ def test_rules_train_networks_with_running_averages_and_two_at_once(zoo, model):
     np.testing.assert_equal(*averages)  # as validation needs them
 
 
-def test_generators_move_in_their_turn_and_critics_stay_within_the_clip(zoo):
-    args = arguments(zoo, "wgan", "--first", 3, "--critic-steps", 2, "--rate", 1)
-    step, model, arrays = plain_step(zoo, args)
-    critic, generator = model.params[:10], model.params[10:]
-
-    def values():
-        return [[p.get_value() for p in params] for params in (critic, generator)]
-
-    turns, before = [], values()
-    for i in range(8):
-        step(*[array[i : i + 3] for array in arrays])
-        now = values()
-        critics, generators = (
-            any((p != old).any() for p, old in zip(*both, strict=True))
-            for both in zip(now, before, strict=True)
-        )
-        assert critics
-        turns.append(generators)
-        before = now
-    assert turns == [False, False, False, True, False, True, False, True]
-    assert max(np.abs(p).max() for p in now[0] if p.ndim > 1) == 0.01
-    assert np.abs(now[1][0]).max() > 1
-
-
 # -- the command line ----------------------------------------------------------------
 
 
@@ -207,18 +176,3 @@ def test_what_has_no_meaning_is_refused(zoo, capsys):
             zoo.parse_arguments(options.split())
         assert caught.value.code == 2
         assert message in capsys.readouterr().err
-
-
-def test_each_rule_can_be_had(zoo):
-    def made(*options: str):
-        return zoo.rule_of(zoo.parse_arguments(["cifar10", *options]), ranks=4)
-
-    assert made() is None
-    assert all(isinstance(made("--rule", r), synk.rules.Rule) for r in zoo.RULES)
-    rule = made("--rule", "easgd", "--every", "3", "--order", "turns")
-    assert (type(rule), rule.every, rule.order) == (synk.rules.EASGD, 3, "turns")
-    assert made("--rule", "gossip", "--every", "20").p == 0.05
-    # What takes a worker's way for a gradient has workers without momentum.
-    for rule, momentum in (("downpour", 0), ("diloco", 0.9)):
-        args = zoo.parse_arguments(["cifar10", "--rule", rule])
-        assert args.momentum == momentum
