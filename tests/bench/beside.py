@@ -292,8 +292,7 @@ def many_arrays(ranks: int, quick: bool) -> None:
             updates += [(m, decay * m - rate * g), (p, p + decay * m - rate * g)]
         ours = synk.function([x], value, updates=updates, mode="JAX")
         both = interleave([lambda: ours(rows), by_hand], 5 if quick else 51, 10)
-        what = f"step of {len(updates)} small arrays, JAX mode, 1 rank"
-        show(what, *both, "", "JAX by hand")
+        show(f"step of {len(updates)} small arrays by JAX", *both, "", "JAX by hand")
 
 
 CASES: dict[str, Callable[[int, bool], None]] = {
