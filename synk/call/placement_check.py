@@ -143,7 +143,7 @@ class PlacementCheck:
             if entry.holding is not holding:
                 ledger.note_entry(entry, holding)
             else:
-                entry.seen = entry.storage[0]
+                entry.seen = entry.storage[0]  # as by `see`, for each in every call
         self._see_read()
         if ledger.version != self._version and not self._others():
             self._parts, self._version = (), ledger.version

@@ -68,17 +68,9 @@ def own_mode(mode: Any, product_precision: str | None = None) -> Mode:
 class OwnJAXLinker(JAXLinker):
     """PyTensor's linker for JAX, with synk's conversions."""
 
-    compiled: Callable[..., Any] | None = None
-    """What it made of the graph: a function of the values of the graph's inputs."""
-
     def __init__(self, product_precision: str | None = None) -> None:
         super().__init__()
         self._precision = product_precision
-
-    def jit_compile(self, fn: Callable) -> Callable:
-        """Return a function of JAX's as one that compiles itself."""
-        self.compiled = super().jit_compile(fn)
-        return self.compiled
 
     def fgraph_convert(  # type: ignore[override]
         self, fgraph: Any, input_storage: Any, storage_map: Any, **kwargs: Any

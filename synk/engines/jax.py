@@ -171,7 +171,7 @@ class _Program:
         self._function = untold(function)
         # PyTensor's call takes and stores one array after the other: of hundreds that
         # takes longer than to compute. Modes of a user's own may need that call.
-        self._compiled = getattr(function.maker.linker, "compiled", None)
+        self._compiled: Any = getattr(function.vm, "jit_fn", None)
         self._read = [var.container.storage for var in function.get_shared()]
         self._streams = streams
         self._drawn, self._bounds = drawn, bounds

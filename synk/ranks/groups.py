@@ -14,7 +14,6 @@ import itertools
 import multiprocessing
 import operator
 import os
-import pickle
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -30,7 +29,7 @@ from pytensor.compile import SharedVariable
 from ..errors import StateError, SynkError
 from ..memory.descriptors import new_memory
 from ..user_frames import entry
-from ..workers import affinity
+from ..workers import affinity, by_value
 from ..workers.failure import Failure
 from ..workers.forks import forget_handlers, forking_quietly
 from ..workers.zygote_source import why_no_fork
@@ -210,7 +209,7 @@ def _pickled(
     return file.getvalue()
 
 
-class _Unpickler(pickle.Unpickler):
+class _Unpickler(by_value.Unpickler):
     """Finds what `_Pickler` refers to."""
 
     def __init__(self, value: bytes, known: WeakValueDictionary[int, Any]) -> None:

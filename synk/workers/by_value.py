@@ -26,7 +26,7 @@ _known: Any = getattr(cloudpickle, "_DYNAMIC_CLASS_TRACKER_BY_ID", {})
 
 def loads(pickled: bytes) -> Any:
     """Return an object of this process's own classes, which are left as they are."""
-    return _Unpickler(io.BytesIO(pickled)).load()
+    return Unpickler(io.BytesIO(pickled)).load()
 
 
 def loads_copy(pickled: bytes) -> Any:
@@ -34,7 +34,9 @@ def loads_copy(pickled: bytes) -> Any:
     return _CopyUnpickler(io.BytesIO(pickled)).load()
 
 
-class _Unpickler(pickle.Unpickler):
+class Unpickler(pickle.Unpickler):
+    """Loads what `loads` returns."""
+
     def __init__(self, file: io.BytesIO) -> None:
         super().__init__(file)
         self._kept: set[type] = set()
@@ -59,7 +61,7 @@ class _Unpickler(pickle.Unpickler):
         return made if made in self._kept else set_all(made, state)
 
 
-class _CopyUnpickler(_Unpickler):
+class _CopyUnpickler(Unpickler):
     def _make(self, make: Callable[..., type], *args: Any) -> type:
         *given, _, more = args
         return make(*given, None, more)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import operator
 import os
 import sys
 import threading
@@ -436,19 +437,23 @@ def test_what_a_leader_has_from_the_fork_is_not_pickled():
 
 
 def test_a_class_of_the_script_is_the_same_one_in_a_group():
-    class Pair(NamedTuple):
-        one: int
-        other: int
+    def made():
+        class Pair(NamedTuple):
+            one: int
+            other: int
 
-        def turned(self):
-            return Pair(self.other, self.one) if isinstance(self, Pair) else None
+            def turned(self):
+                return Pair(self.other, self.one) if isinstance(self, Pair) else None
 
-    with synk.session(2, groups=1):
-        before = Pair.turned
-        found = synk.groups()[0].run(Pair.turned, Pair(1, 2))
-        assert type(found) is Pair
-        assert found == (2, 1)
-        assert Pair.turned is before
+        return Pair
+
+    first = made()
+    with synk.session(2, groups=1), synk.groups()[0].leader(operator.call) as call:
+        for pair in (first, made()):  # of before the leader's fork, and of after
+            turned = pair.turned
+            found = call(turned, pair(1, 2))
+            assert (type(found), found) == (pair, (2, 1))
+            assert pair.turned is turned
 
 
 def test_a_rank_that_dies_breaks_its_group_alone():

@@ -286,9 +286,8 @@ def many_arrays(ranks: int, quick: bool) -> None:
         moments = [pytensor.shared(np.zeros_like(each)) for each in start]
         value = loss(parameters, x)
         updates: list[tuple[Any, Any]] = []
-        for p, m, g in zip(
-            parameters, moments, pt.grad(value, parameters), strict=True
-        ):
+        gradients = pt.grad(value, parameters)
+        for p, m, g in zip(parameters, moments, gradients, strict=True):
             updates += [(m, decay * m - rate * g), (p, p + decay * m - rate * g)]
         ours = synk.function([x], value, updates=updates, mode="JAX")
         both = interleave([lambda: ours(rows), by_hand], 5 if quick else 51, 10)

@@ -123,9 +123,9 @@ def test_layers_are_those_of_numpy_serially_and_by_ranks(tmp_path):
         assert ranks == 2
         for layer, (output, *gradient) in layers.items():
             close(output, 0, f"{name}: {layer}")
-            assert max(gradient, default=0) < 1e-7, f"{name}: gradient of {layer}"
-        assert serial or name == "recurrent"
-        close(numbers, serial or numbers, name)
+            assert np.allclose(gradient, 0, 0, 1e-7), f"{name}: gradient of {layer}"
+        if name != "recurrent":  # which makes its step on ranks alone
+            close(numbers, serial, name)
 
 
 @with_keras

@@ -212,13 +212,9 @@ SECTIONS: dict[str, tuple[Callable[[], Iterator[Row]], float]] = {
 """By name: what runs, and for how many seconds at most; first what matters most."""
 
 
-_LEAST = 10
-"""Seconds that a section takes at least."""
-
-
 def section(name: str, left: float) -> list[Row]:
     """Run a section in a process of its own, for which so many seconds are left."""
-    if left < _LEAST:
+    if left < 10:
         return [Row(name, "not run: no time left")]
     print(f"-- {name}", flush=True)
     start = time.perf_counter()
