@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import numpy as np
@@ -15,9 +16,14 @@ from pytensor.compile.mode import Mode
 
 import synk
 
-SMALL = ("--image-size", "16", "--width", "4", "--blocks", "1", "1", "--classes", "5")
+SMALL = ("--image-size", "16", "--width", "4", "--blocks", "1", "--classes", "5")
 MODE = Mode("py", optimizer=None)
 """Ops run in Python, in the graph as it is: rewriting it takes longer than training."""
+
+LITTLE_OPTIMIZED = (
+    "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
+)
+"""XLA compiles in two thirds of the time, for a step that is made a few times."""
 
 pytestmark = pytest.mark.usefixtures("graphs_in_python")
 
@@ -63,6 +69,7 @@ def test_it_has_the_layers_and_parameters_of_resnet_50(demo):
 @in_a_child
 def test_it_computes_what_a_reference_in_jax_does(demo):
     """With blocks of all kinds: of both strides, with and without a shortcut."""
+    os.environ["XLA_FLAGS"] = LITTLE_OPTIMIZED
     import jax
     import resnet_jax
 
@@ -145,21 +152,20 @@ def test_with_statistics_of_all_rows_ranks_make_the_steps_of_the_serial_run(demo
     """Without them running averages are still the same on all ranks."""
     expected, right, variables = trained(demo, "--serial")
     values = [var.get_value() for var in variables]
-    with synk.session(3):
+    with synk.session(2):
         results, measured, variables = trained(demo, "--sync-bn", "--slices", "2")
-        on_ranks = [synk.get_value(rank, variables) for rank in range(3)]
+        on_all = [synk.get_value(rank, variables) for rank in range(2)]
+        by_own, _, variables = trained(demo)
+        on_ranks = [synk.get_value(rank, variables) for rank in range(2)]
     np.testing.assert_allclose(results, expected, rtol=1e-9)
     np.testing.assert_allclose(measured, right, rtol=1e-9)
-    for of_rank in on_ranks:
+    for of_rank in on_all:
         for got, value in zip(of_rank, values, strict=True):
             np.testing.assert_allclose(got, value, atol=1e-9 * np.abs(value).max())
-    with synk.session(2):
-        results, _, variables = trained(demo)
-        on_ranks = [synk.get_value(rank, variables) for rank in range(2)]
     for mine, other in zip(*on_ranks, strict=True):
         np.testing.assert_array_equal(mine, other)
     # Each rank normalised by its own rows: not the serial run.
-    assert np.abs(results - expected).max() > 1e-3
+    assert np.abs(by_own - expected).max() > 1e-3
 
 
 @pytest.mark.parametrize("statistics", ["exact", "local"])
@@ -217,12 +223,11 @@ def test_a_resumed_run_has_the_numbers_of_one_that_never_stopped(demo, tmp_path)
 @pytest.mark.slow
 @in_a_child
 def test_in_float16_it_trains_as_in_float32_with_a_loss_scale(demo):
-    found = {}
+    os.environ["XLA_FLAGS"], found = LITTLE_OPTIMIZED, {}
     with pytensor.config.change_flags(floatX="float32"), synk.session(1):
         for precision in ("float32", "float16"):
             mode = ["--mode", "JAX"] if precision == "float16" else []
-            options = "--blocks", "1", "--precision", precision, *mode
-            args, graphs = graphs_of(demo, *options)
+            args, graphs = graphs_of(demo, "--precision", precision, *mode)
             train, _ = demo("resnet50").compile_graphs(graphs, args)
             found[precision] = [train(*BATCHES[0], np.float32(0.05)) for _ in range(3)]
         values = {var.name: var for var in graphs.updates}

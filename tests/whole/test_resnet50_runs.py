@@ -102,7 +102,7 @@ def started(folder, *options):
     with subprocess.Popen(
         [*command, *map(str, options)],
         cwd=folder.parent,
-        env={**os.environ, **QUICK_OPS, "JAX_PLATFORMS": "cpu"},
+        env={**os.environ, **QUICK_OPS},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -124,8 +124,8 @@ def run(folder, *options):
 
 @pytest.mark.slow
 def test_two_ranks_train_on_a_folder_of_images(folder):
-    pytest.importorskip("jax", reason="JAX, of the extra synk[jax], is missing")
-    code, output, error = run(folder, "--batch", 10, "--warm-up", 0, "--epochs", 1)
+    options = "--batch", 10, "--warm-up", 0, "--epochs", 1, *QUICK
+    code, output, error = run(folder, *options)
     assert code == 0, error
     first, epoch, final = output.splitlines()
     assert first == ("2 ranks: 998 parameters, 2 classes, 20 images and 2 to validate")
