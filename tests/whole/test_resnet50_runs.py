@@ -124,8 +124,8 @@ def run(folder, *options):
 
 @pytest.mark.slow
 def test_two_ranks_train_on_a_folder_of_images(folder):
-    options = "--batch", 10, "--warm-up", 0, "--epochs", 1, *QUICK
-    code, output, error = run(folder, *options)
+    how = "--batch", 10, "--warm-up", 0, "--epochs", 1, *QUICK
+    code, output, error = run(folder, *how)
     assert code == 0, error
     first, epoch, final = output.splitlines()
     assert first == ("2 ranks: 998 parameters, 2 classes, 20 images and 2 to validate")
