@@ -56,7 +56,7 @@ made_once = functools.cache(make)
 
 def anew(step, params):
     """Return a step and its parameters, when all that it updates is as at first."""
-    for var in step.updated:
+    for var in getattr(step, "updated", ()):  # of a function of synk
         var.set_value(np.zeros_like(var.get_value()))
     params[0].set_value(START[:3]), params[1].set_value(START[3])
     return step, params
@@ -71,7 +71,7 @@ def exact(mu=0.0):
 
 
 def plain(mu=0.0):
-    return make(pytensor.function, pytensor.grad, mu)
+    return anew(*made_once(pytensor.function, pytensor.grad, mu))
 
 
 def flat(values):
@@ -94,9 +94,9 @@ def serial(epochs):
     return [step(X[batch], Y[batch]) for batch in batches], values_of(params)
 
 
-def simulated(rule, n, epochs, schedule=None, **options):
+def simulated(rule, n, epochs, schedule=None, mu=0.0):
     """Return a simulation that makes the very steps of the ranks of a trainer."""
-    grads, params = plain(**options)
+    grads, params = plain(mu)
     variables = [*params, *(var for var in grads.get_shared() if var not in params)]
     kept = {}
 

@@ -43,9 +43,10 @@ MOVED = ("float16", "float32", "int64", "int16", "complex64")
 
 @pytest.fixture(autouse=True)
 def gpus(monkeypatch):
-    """Pretend to have GPUs, and keep JAX on the CPU."""
+    """Pretend to have GPUs, and keep JAX on the CPU, where XLA compiles soon."""
     fake_nvml.install(monkeypatch, [None] * 4)
     monkeypatch.setenv("JAX_PLATFORMS", "cpu")
+    monkeypatch.setenv("XLA_FLAGS", "--xla_backend_optimization_level=0")
     stand_ins.transport(monkeypatch, ByExchange)
 
 
