@@ -132,8 +132,7 @@ def test_two_ranks_train_on_a_folder_of_images(folder):
     assert re.match(r"epoch   1: training loss \d.*, images/s [\d.]+$", epoch)
     assert "validation top-5 1," in epoch
     assert re.fullmatch(r"final: training loss \d\.\d{6}, plot: resnet50\.png", final)
-    png = folder.parent / "resnet50.png"
-    assert png.read_bytes().startswith(b"\x89PNG")
+    assert (folder.parent / "resnet50.png").read_bytes().startswith(b"\x89PNG")
     with np.load(folder.parent / "resnet50.npz") as file:
         assert file["history"].shape == (1, 7)
     assert "SplitWarning" not in error
