@@ -114,8 +114,8 @@ def raise_by_rank() -> None:
     raise (ValueError, LookupError, TypeError)[synk.rank()](f"rank {synk.rank()}")
 
 
-def raise_with_100_mb() -> None:
-    raise ValueError("m" * 100_000_000)
+def raise_with_20_mb() -> None:
+    raise ValueError("m" * 20_000_000)
 
 
 def recurse(depth: int = 0) -> int:

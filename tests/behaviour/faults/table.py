@@ -127,8 +127,8 @@ def failures() -> Iterator[Row]:
         "not all in the same way|rank [012]",
     )
     yield goes_on(
-        "a message of 100 MB",
-        computing(ranks.raise_with_100_mb),
+        "a message of 20 MB",
+        computing(ranks.raise_with_20_mb),
         ValueError,
         "mmm",
         seconds=20,
