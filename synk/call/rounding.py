@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+from pytensor.compile.builders import OpFromGraph
 from pytensor.compile.mode import Mode
 from pytensor.graph.basic import Apply, Variable
 from pytensor.graph.fg import FunctionGraph
@@ -23,6 +24,7 @@ from pytensor.graph.op import Op
 from pytensor.graph.rewriting.db import RewriteDatabaseQuery
 from pytensor.graph.rewriting.utils import rewrite_graph
 from pytensor.graph.traversal import ancestors
+from pytensor.link.vm import VMLinker
 from pytensor.tensor.type import DenseTensorType
 
 from ..engines import host
@@ -46,6 +48,13 @@ MARGIN = 10
 
 The change of a scalar may be small by chance. That all four are less than a tenth of
 another such change has a probability of some 1e-4.
+"""
+
+FEW = 10_000
+"""Of so few numbers in all arguments PyTensor's code in Python computes the graph.
+
+To compile C for every step, and numba for graphs within it, takes seconds to minutes.
+With more numbers errors may add up otherwise in C, and it is faster.
 """
 
 
@@ -106,17 +115,35 @@ class Expected:
 
     def _compile(self) -> Callable[..., list]:
         graph: Any = FunctionGraph(outputs=self._outputs, clone=True, copy_inputs=False)
-        rewrite_graph(graph, include=("canonicalize", "stabilize"))
+        rewrite_graph(graph, include=SAFE)
         of_step, of_factor = ChangeDigits(self._digits), ChangeDigits(self._factors)
+        are_few = sum(map(np.size, self._arguments)) <= FEW
         for node in graph.toposort():
+            if are_few and isinstance(node.op, OpFromGraph):
+                node.op = _in_python(node.op)
             if self._of_products and contains_product(node):
                 for i, var in enumerate(node.inputs):
                     if _is_of_floats(var):
                         graph.change_node_input(node, i, of_factor(var))
             for var in filter(_is_of_floats, node.outputs):
                 graph.replace(var, of_step(var))
-        mode = Mode("vm", RewriteDatabaseQuery(include=[]))
+        mode = _mode_of_python() if are_few else Mode("vm", NO_REWRITES)
         return host.compile_graph(self._inputs, list(graph.outputs), [], mode, None, {})
+
+
+SAFE = "canonicalize", "stabilize"
+NO_REWRITES = RewriteDatabaseQuery(include=[])
+
+
+def _mode_of_python(*rewrites: str) -> Mode:
+    return Mode(VMLinker(c_thunks=False), RewriteDatabaseQuery(include=rewrites))
+
+
+def _in_python(op: Any) -> OpFromGraph:
+    """Return an Op with the same graph, which is computed in Python."""
+    op = op.clone()
+    op._fn, op.kwargs = None, op.kwargs | {"mode": _mode_of_python(*SAFE)}
+    return op
 
 
 def _is_of_floats(var: Any) -> bool:
