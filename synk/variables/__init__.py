@@ -1,1 +1,1 @@
-"""What ranks hold between calls: data, shared variables, checkpoints."""
+"""Data and shared variables, which outlive calls: collectives, checkpoints."""

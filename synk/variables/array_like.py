@@ -1,12 +1,12 @@
-"""What may be passed as an array; and what to write instead, of what may not.
+"""Conversion of arguments to arrays, and advice for those that cannot be converted.
 
-PyTensor's types convert what they are given, and say why they cannot in terms of numpy,
-or print the value. Here it is one line that names the argument and what to pass.
+PyTensor's types convert values too, but their errors speak of numpy, or print the
+value. Here an error is one line, which names the argument and says what to pass.
 
-pandas has dtypes of its own for numbers of which some may be missing (``Float64``,
-``Int64``, ``boolean``, and those of Arrow). numpy makes objects of a table of them, and
-NaN, silently, of what is missing in a column. Where nothing is missing they are numbers
-like others.
+pandas has nullable dtypes, whose values may be missing (``Float64``, ``Int64``,
+``boolean``, and those of Arrow). numpy makes an array of objects of a table with such
+columns, and silently NaN of a missing value in a column. Here they are converted if no
+value is missing, and refused otherwise.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ _NUMBERS = "biufc"
 def refuse_masked(what: object, value: Any, name: str = "value") -> None:
     """Raise TypeError for a masked array, or a list with one: numpy drops the mask.
 
-    `what` is the argument, as in "input x", and `name` what the user's code may call
-    the value, for what is to be written.
+    The message calls the argument `what`, as in "input x", and its advice calls the
+    value `name`, as in "pass value.filled(0)".
     """
     if isinstance(value, np.ma.MaskedArray):
         raise TypeError(
@@ -47,7 +47,7 @@ def refuse_masked(what: object, value: Any, name: str = "value") -> None:
 def convert(
     what: str, kind: Any, value: Any, downcast: bool | None, name: str = "value"
 ) -> Any:
-    """Return a value as a PyTensor type takes it; raise TypeError if it does not fit.
+    """Convert a value to the PyTensor type `kind`; raise TypeError if that fails.
 
     `what` and `name` are as for `refuse_masked`, and `downcast` as PyTensor's
     ``allow_input_downcast``. The message is one line, without the value.
@@ -70,9 +70,9 @@ def convert(
 
 
 def why_not(value: Any, dtype: np.dtype, name: str = "value") -> str | None:
-    """Say why a value cannot become an array of numbers, and what to write.
+    """Return why a value cannot become an array of numbers, and what to pass.
 
-    None where it can, and where nothing is known to advise.
+    None if it can, and if there is no advice for it.
     """
     problem = _no_array(value, name)
     if problem is not None or dtype.kind not in _NUMBERS:
@@ -82,7 +82,7 @@ def why_not(value: Any, dtype: np.dtype, name: str = "value") -> str | None:
 
 
 def _describe(kind: Any) -> str:
-    """Return a type as in "float32 matrix", with the lengths that it fixes."""
+    """Return the name of a type, as "float32 matrix", with its fixed lengths."""
     text = f"{kind.dtype} {_SHAPES.get(kind.ndim, f'tensor of {kind.ndim} dimensions')}"
     if any(length is not None for length in kind.shape):
         lengths = ["?" if length is None else str(length) for length in kind.shape]
@@ -95,11 +95,11 @@ def _one_line(error: Exception) -> str:
     return text if len(text) <= 200 else text[:197] + "..."
 
 
-# -- what is no array
+# -- values that are no arrays
 
 
 def _no_array(value: Any, name: str) -> str | None:
-    """Say of what numpy would make an object of, or text, that it is that."""
+    """Return a message for a value that numpy would turn into objects or text."""
     if isinstance(value, (np.ndarray, np.generic, int, float, complex, list, tuple)):
         return None
     if value is None:
@@ -131,11 +131,11 @@ def _no_array(value: Any, name: str) -> str | None:
     return None
 
 
-# -- what is an array of something else
+# -- arrays of another dtype
 
 
 def _misfit(value: Any, given: Any, dtype: np.dtype, name: str) -> str | None:
-    """Say of what values an array, a table or a list is that are not `dtype`'s."""
+    """Return a message for a value that cannot be cast to `dtype`, None if it can."""
     try:
         array = np.asarray(given)
     except ORDINARY:
@@ -174,7 +174,7 @@ def _ragged(given: Any) -> str | None:
 
 
 def _of_objects(value: Any, array: np.ndarray, dtype: np.dtype, name: str) -> str:
-    """Say what lies in an array of Python objects; numbers among them can be cast."""
+    """Return a message for an array of Python objects: which, and how to convert."""
     if hasattr(value, "to_numpy"):
         return _of_pandas(value, dtype, name)
     known = (numbers.Number, np.bool_)
@@ -221,11 +221,11 @@ def _of_missing(value: Any, name: str) -> str:
     return f"a {kind} with missing values: pass {name}.fillna(value), or drop them"
 
 
-# -- what has another shape
+# -- arrays of another shape
 
 
 def _shape(given: Any, kind: Any, name: str) -> str | None:
-    """Say of an array of numbers that its shape does not fit."""
+    """Return a message for an array of numbers whose shape does not fit, or None."""
     try:
         array = np.asarray(given)
     except ORDINARY:
@@ -249,7 +249,7 @@ def _shape(given: Any, kind: Any, name: str) -> str | None:
 
 
 def table_as_array(value: Any) -> Any:
-    """Return a table or a column as an array, and what is none as it is."""
+    """Return a table or column of pandas as an array, and any other value as it is."""
     if not hasattr(value, "to_numpy"):
         return value
     kinds = _kinds(value)
@@ -258,14 +258,14 @@ def table_as_array(value: Any) -> Any:
     numbers = [np.dtype(getattr(kind, "numpy_dtype", kind)) for kind in kinds]
     are_bools = {kind.kind == "b" for kind in numbers}
     if len(are_bools) > 1 or any(kind.kind not in _NUMBERS for kind in numbers):
-        return value.to_numpy()  # of objects, as pandas has it of other dtypes too
+        return value.to_numpy()  # of objects, as for any columns of mixed dtypes
     return value.to_numpy(dtype=np.result_type(*numbers))
 
 
 def has_missing(value: Any) -> bool:
-    """Tell whether a nullable column, or one of a table's, has a missing value.
+    """Return whether a column of a nullable dtype has a missing value.
 
-    NaN in a column of numpy's dtypes is a number like others.
+    NaN in a column of one of numpy's dtypes does not count as missing.
     """
     if not hasattr(value, "to_numpy"):
         return False
@@ -286,5 +286,5 @@ def _kinds(value: Any) -> list[Any]:
 
 
 def _is_nullable(kind: Any) -> bool:
-    """Tell whether a dtype is pandas' own, of values that numpy has a dtype for."""
+    """Return whether a dtype is pandas' nullable form of one of numpy's dtypes."""
     return not isinstance(kind, np.dtype) and hasattr(kind, "numpy_dtype")

@@ -1,10 +1,10 @@
 """The files of checkpoints: arrays by name in ``.npz`` or ``.safetensors``, atomically.
 
-A file is written without a name in the same folder, flushed to the disk, and then takes
-the place of the old one in a single step. So there is the old file or the new one
-at every moment, after a crash too, and never a part of either.
+A new file is written without a name in the same folder, flushed to the disk, and then
+replaces the old one in a single step. So at every moment, after a crash too, `path` is
+the old file or the new one, and never a part of either.
 
-Nothing here is pickled: reading a file never runs code from it.
+Nothing is pickled: reading a file never runs code from it.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from ..memory.descriptors import opened
 
 
 class Format(NamedTuple):
-    """How arrays lie in a file."""
+    """A file format: its functions to write and read arrays by name."""
 
     write: Callable[[Path, Mapping[str, np.ndarray]], None]
     read: Callable[[Path, Mapping[str, int]], dict[str, np.ndarray]]
 
 
 def format_of(path: Path) -> Format:
-    """Return the format that a file's extension stands for."""
+    """Return the format of a file, by its extension."""
     found = FORMATS.get(path.suffix.lower())
     if found is None:
         raise ValueError(
@@ -45,7 +45,7 @@ def format_of(path: Path) -> Format:
 
 
 def write_arrays(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
-    """Write a file, or leave everything as it was."""
+    """Write arrays to a file; if that fails, the old file stays as it was."""
     kind = format_of(path)
     with replacing(path) as temporary:
         kind.write(temporary, arrays)
@@ -53,9 +53,9 @@ def write_arrays(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
 
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Have a file written, which then takes the place of `path`.
+    """Yield the path of an empty file to write, which replaces `path` afterwards.
 
-    Yields where to write: an empty file beside it, which goes if the block raises.
+    The new file is in the same folder; it is removed if the ``with`` block raises.
     """
     target = Path(os.path.realpath(path))  # a link stays one
     named = target.with_name(f".synk-{os.getpid()}-{secrets.token_hex(8)}")
@@ -79,10 +79,11 @@ def replacing(path: Path) -> Iterator[Path]:
 
 
 def _new_file(named: Path) -> tuple[Path, io.FileIO]:
-    """Make a file in the folder of a path; return its path, and the file opened.
+    """Make a file in the folder of `named`; return its path, and the file opened.
 
-    It has no name where the file system can do that, so that nothing is left of it if
-    the process is killed. Its permissions are those that the user's umask gives.
+    The file has no name if the file system can do that (the path is then in /proc), so
+    that nothing is left if the process is killed; otherwise it is `named`. Its
+    permissions follow from the user's umask.
     """
     try:
         file = _opened(named.parent, os.O_TMPFILE)
@@ -92,7 +93,7 @@ def _new_file(named: Path) -> tuple[Path, io.FileIO]:
 
 
 def _opened(path: Path, flags: int) -> io.FileIO:
-    """Open a file as an object, which closes it when nobody has it any more."""
+    """Open a file as an object, which closes it when it is garbage-collected."""
     flags |= os.O_RDWR | os.O_CLOEXEC
     return opened(os.open, path, flags, 0o666, mode="r+")
 
@@ -120,11 +121,11 @@ def _flush(folder: Path) -> None:
 
 
 def read_arrays(path: Path, names: Mapping[str, int]) -> dict[str, np.ndarray]:
-    """Return the arrays of these names; the file may hold others too.
+    """Return the arrays that `names` names; the file may have others too.
 
-    With each name goes how many bytes are to be expected: those of the present value.
-    Raises CheckpointError if the file is damaged, lacks a name, or is small and becomes
-    huge when it is read; OSError if there is none, or it must not be read.
+    `names` has the bytes expected for each: those of the variable's present value.
+    Raises CheckpointError if the file is damaged, lacks a name, or inflates to far more
+    bytes than expected; OSError if it does not exist or cannot be opened.
     """
     kind = format_of(path)
     with open(path, "rb"):
@@ -177,14 +178,14 @@ def _read_npz(path: Path, names: Mapping[str, int]) -> dict[str, np.ndarray]:
         }
 
 
-_HUGE = 1 << 26  # bytes
-_DENSE = 100  # times
+_HUGE = 1 << 26  # bytes that a member may always have
+_DENSE = 100  # times its stored size that a member may always have
 
 
 def _check_inflation(path: Path, member: zipfile.ZipInfo, nbytes: int) -> None:
-    """Raise for what few bytes of a file inflate to, unless it is as long as expected.
+    """Raise if a small member of an archive inflates to far more than `nbytes`.
 
-    What is read is never longer than a file says.
+    zipfile never reads more bytes of a member than the archive says.
     """
     size, stored = member.file_size, member.compress_size
     if size > max(_HUGE, 2 * nbytes) and size > _DENSE * stored:
@@ -197,7 +198,7 @@ def _check_inflation(path: Path, member: zipfile.ZipInfo, nbytes: int) -> None:
 # -- .safetensors ----------------------------------------------------------------------
 
 _CHECKSUMS = "synk.checksums"
-"""The format has no checksums: ours lie in the header, where it has room for text."""
+"""The entry of the header's text that has synk's checksums: the format has none."""
 
 
 def _safetensors() -> Any:
@@ -229,7 +230,7 @@ def _read_safetensors(path: Path, names: Mapping[str, int]) -> dict[str, np.ndar
         _check_present(path, names, list(file.keys()))
         arrays = {name: file.get_tensor(name) for name in names}
         sums = json.loads((file.metadata() or {}).get(_CHECKSUMS, "null"))
-    if sums is not None:  # the file is ours
+    if sums is not None:  # `synk.save` has written the file
         for name, array in arrays.items():
             if sums.get(name) != _checksum(array):
                 raise CheckpointError(f"{path} is damaged: bad checksum of {name}")

@@ -30,13 +30,13 @@ def save(path: str | os.PathLike[str], vars: Any) -> None:
     Parameters
     ----------
     path : str or path-like
-        Ends in ``.npz`` or ``.safetensors``, which says the format. The latter needs
-        the package safetensors. An old file is replaced in one step, or left as it was
-        if anything goes wrong.
+        Ends in ``.npz`` or ``.safetensors``, the format. The latter needs the package
+        safetensors. An old file is replaced in one step, or left as it was if anything
+        goes wrong.
     vars : shared variable, list of these, or dict of str to shared variable
-        Tensors and random generators. In the file a variable goes by its name, or by
-        its key in a dict; one without a name by its place in the list, which then must
-        be of the same length and order for :func:`load`. Names must differ.
+        Tensors and random generators. The file stores a variable under its name, or
+        its key in a dict; one without a name under its place in the list, which then
+        must have the same length and order for :func:`load`. Names must differ.
 
     Raises
     ------
@@ -47,17 +47,17 @@ def save(path: str | os.PathLike[str], vars: Any) -> None:
     StateError
         In a worker.
     TypeError, ValueError
-        If the extension is none of the two, two variables have one name, or one cannot
-        be stored: sparse matrices, generators of other classes than numpy's, and
-        complex numbers in ``.safetensors``.
+        If the extension is another one, two variables have one name, or a variable
+        cannot be stored: a sparse matrix, a generator of another class than numpy's,
+        or complex numbers in ``.safetensors``.
 
     Notes
     -----
-    Where ranks have different values, those of rank 0 are saved. Of a random generator
-    the state on every rank is saved. It works without a context, too.
+    If ranks have different values, rank 0's is saved; for a random generator, the state
+    on every rank. Saving works before `synk.fork`, too.
 
-    Update rules keep state of their own: ``synk.save(path, list(updates))`` saves that
-    along with the parameters, and :attr:`Function.updated` is the same list.
+    Update rules keep state of their own: ``synk.save(path, list(updates))`` saves it
+    with the parameters, and :attr:`Function.updated` is the same list.
     """
     _check_state()
     path = Path(path)
@@ -101,12 +101,12 @@ def load(path: str | os.PathLike[str], vars: Any) -> None:
 
     Notes
     -----
-    A file that was cut short is always noticed, and so are changed bytes in those that
-    :func:`save` has written. The format ``.safetensors`` has no checksums of its own:
-    in such files of other programs, changed values are not noticed.
+    A file that was cut short is always noticed, and so are changed bytes in a file that
+    :func:`save` has written. The format ``.safetensors`` has no checksums of its own,
+    so changed values in another program's file are not noticed.
 
-    A random generator gets the states saved if there are as many ranks as there were.
-    On another number of ranks the streams are derived from that of rank 0.
+    If there are as many ranks as at :func:`save`, each rank's random generator gets its
+    saved state. On another number of ranks, all streams are derived from rank 0's.
     """
     _check_state()
     path = Path(path)
@@ -124,14 +124,14 @@ def load(path: str | os.PathLike[str], vars: Any) -> None:
 
 
 def _of_ranks(value: Any, size: int) -> Any:
-    """Return an array, or generators for the ranks: of other ranks, the first one."""
+    """Return an array as it is; of generators, all if they are `size`, or the first."""
     if not isinstance(value, list):
         return value
     return OfRanks(value) if len(value) == size else value[0]
 
 
 def _check_state() -> None:
-    """Raise in a worker, and where ranks cannot be reached that should be."""
+    """Raise in a worker, and if a session cannot be used, as a broken one."""
     if SESSION.state not in ("unforked", "closed", "child"):
         SESSION.enter()
 
@@ -140,7 +140,7 @@ def _check_state() -> None:
 
 
 def _by_key(vars: Any) -> dict[str, SharedVariable]:
-    """Return the variables by what their values are called in a file."""
+    """Return the variables by the names of their values in a file."""
     if isinstance(vars, SharedVariable):
         vars = [vars]
     if isinstance(vars, Mapping):
@@ -194,7 +194,7 @@ def _is_generator(var: SharedVariable) -> bool:
 
 
 def _value(path: Path, key: str, var: SharedVariable, array: np.ndarray) -> Any:
-    """Return what a variable gets from a file: an array, or a generator by rank."""
+    """Return a variable's value from a file: an array, or a list of generators."""
     try:
         if _is_generator(var):
             return as_generators(array)
@@ -207,7 +207,7 @@ def _value(path: Path, key: str, var: SharedVariable, array: np.ndarray) -> Any:
 
 
 BIT_GENERATORS = ("PCG64", "PCG64DXSM", "MT19937", "Philox", "SFC64")
-"""Classes of numpy's."""
+"""Numpy's classes of bit generators."""
 
 
 def _streams(variables: list[SharedVariable]) -> dict[SharedVariable, Sequence]:
@@ -223,7 +223,7 @@ def _streams(variables: list[SharedVariable]) -> dict[SharedVariable, Sequence]:
 
 
 def as_bytes(var: Any, generators: Sequence) -> np.ndarray:
-    """Return the states of generators, by rank, as JSON in an array."""
+    """Return the states of `generators`, one for each rank, as JSON in an array."""
     for generator in generators:
         kind = type(generator.bit_generator)
         if kind not in [getattr(np.random, name) for name in BIT_GENERATORS]:
@@ -237,19 +237,19 @@ def as_bytes(var: Any, generators: Sequence) -> np.ndarray:
 
 
 _ROOM = 1 << 20
-"""Bytes to be expected of the states of a generator on all ranks."""
+"""Expected bytes of a generator's states on all ranks."""
 
 
 def _nbytes(var: SharedVariable) -> int:
-    """Return how many bytes to expect for a variable; its value stays where it is."""
+    """Return the bytes to expect for a variable, without a copy from its device."""
     value = var.get_value(borrow=True, return_internal_type=True)
     return getattr(value, "nbytes", _ROOM)
 
 
 _PLACES = {"MT19937": ("pos", 624), "Philox": ("buffer_pos", 4)}
-"""By class: where a state says which of its numbers comes next, and how many it has.
+"""By class: the field of a state with the index of the next number, and its limit.
 
-numpy believes it, and would read on from there, whatever memory that is.
+numpy does not check the index, and would read memory beyond the state's numbers.
 """
 
 

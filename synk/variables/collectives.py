@@ -1,6 +1,6 @@
-"""Collectives on shared variables: every rank has a value of its own of each one.
+"""Collectives on shared variables, of which every rank has a value of its own.
 
-`all_reduce` keeps the variables that it is called with in shared memory, see
+`all_reduce` keeps the variables' values in shared memory from then on, see
 `ranks.variable_buffers`. Values on GPUs stay there: see `device_collectives`.
 """
 
@@ -30,7 +30,7 @@ from .lists import Vars
 from .one_rank import worker_get_values
 
 Weights: TypeAlias = dict[int, tuple[int, ...]]
-"""By variable: from how many rows the ranks' own values were computed."""
+"""By a variable's number: from how many rows each rank's value was computed."""
 
 # -- one value for all, or a part for each
 
@@ -44,8 +44,8 @@ def broadcast(vars: Vars, values: Any = None) -> None:
     ----------
     vars : shared variable, or list of these
     values : Data or array_like, or list of these, optional
-        By default the master's present values. A random generator is given to each rank
-        as a stream of its own, derived from it.
+        By default the master's present values. From a random generator each rank
+        derives a stream of its own.
 
     Raises
     ------
@@ -82,7 +82,7 @@ def scatter(vars: Vars, values: Any, batch: Any = None) -> None:
     ----------
     vars : shared variable, or list of these
     values : Data or array_like, or list of these
-        All of one length, cut as the inputs of a function are.
+        All of the same length; cut between ranks as the inputs of a function are.
     batch : int, slice, array of int, or array of bool, optional
         Which rows to use, by default all.
 
@@ -124,7 +124,7 @@ def worker_scatter(
 
 
 def _encode_scatter(args: tuple, encoder: Encoder) -> tuple:
-    """Return a command to scatter, with the rows that each node gets."""
+    """Return the scatter command for nodes, each with its own ranks' rows."""
     launch, numbers, values, selection, bounds = args
     total = bounds[-1]
     sent = []
@@ -140,7 +140,7 @@ def _encode_scatter(args: tuple, encoder: Encoder) -> tuple:
 
 
 def _decode_scatter(args: tuple, here: Here, _: object) -> tuple:
-    """Return a command to scatter, for ranks of a node that has these rows."""
+    """Return the scatter command for a node's ranks; its slice shifts the bounds."""
     launch, numbers, values, _, bounds = args
     first, stop = here.rows((bounds[-1], 1))
     return launch, numbers, values, slice(-first, stop - first), bounds
@@ -207,7 +207,7 @@ def all_gather(vars: Vars) -> Any:
     Returns
     -------
     numpy.ndarray, or list of these
-        The new value, as every rank has it in its variable; a copy.
+        A copy of the new value, which every rank has in its variable.
 
     Raises
     ------
@@ -251,19 +251,19 @@ def all_reduce(vars: Vars, op: ReduceOp = "avg") -> None:
     vars : shared variable, or list of these
         A list is reduced in one go, which is faster than one variable after the other.
     op : {"avg", "sum", "prod", "min", "max"}
-        "avg" weighs a rank by the rows that its value was computed from, where the last
-        to write it was a function's update that depends on scattered rows: so gradients
-        of a mean average to the gradient over all rows, however uneven the parts. All
-        ranks count alike otherwise. Of such values those of ranks without rows are left
-        out, with any op. Integers are rounded to the nearest.
+        If the last write to a variable was a function's update that depends on
+        scattered rows, "avg" weighs each rank's value by the number of its rows, and
+        any op leaves out ranks without rows. So gradients of a mean average to the
+        gradient over all rows, however uneven the parts. Otherwise all ranks count
+        alike. An average of integers is rounded to the nearest.
 
     Raises
     ------
     ShapeMismatch
         If shapes differ between ranks; it says which rank has which.
     SplitError
-        With "sum" and "prod", of what a function's update has made the value of all
-        rows on every rank.
+        With "sum" and "prod", if a function's update has already reduced the value over
+        all ranks' rows.
     StateError
         If not forked.
     TypeError, ValueError
@@ -313,7 +313,7 @@ def _reduced(
     to_all: bool = False,
     in_place: bool = True,
 ) -> Any:
-    """Have all ranks reduce; return what rank 0 has of it, if it alone does."""
+    """Have all ranks reduce; return rank 0's results, or None with `to_all`."""
     variables = lists.check_variables(vars)
     lists.check_reduction(what, variables, op)
     if SESSION.size == 1 and to_all:
@@ -354,7 +354,7 @@ def worker_reduce(
     to_all: bool,
     on_devices: bool,
 ) -> list[Any] | None:
-    """Combine this rank's values with the others', and store the results."""
+    """Reduce all ranks' values; store the results, without `to_all` on rank 0 alone."""
     groups = defaultdict(list)
     for number in numbers:
         groups[weights.get(number, (1,) * context.size)].append(number)
@@ -379,7 +379,7 @@ def _reduce_on_host(
     weights: tuple[int, ...],
     to_all: bool,
 ) -> list[np.ndarray]:
-    """Combine values of numpy's, all of the same weights."""
+    """Reduce values in host memory; `weights`, by rank, are those of all of them."""
     key = tuple(numbers), op
     buffers = context.variable_buffers if to_all else None
     if buffers is not None:

@@ -37,23 +37,23 @@ def data(
     Parameters
     ----------
     value : array_like, optional
-        What it holds at first; copied.
+        The first contents; copied.
     var : TensorVariable, optional
-        Takes dtype and number of dimensions from this variable, for which the data is
-        meant. Without `var`, `dtype` and `ndim` they come from `value`.
+        The input that the data is for: dtype, number of dimensions and name are those
+        of `var`. Without `var`, `dtype` and `ndim`, those of `value`.
     dtype : dtype, optional
         Any dtype of fixed size.
     ndim : int, optional
         The number of dimensions.
     shape : tuple of int, optional
-        The shape, when no `value` is given; filled with zeros.
+        The shape if there is no `value`; the data is then filled with zeros.
     minibatch : bool
-        If True, the data holds the rows of a batch alone, in the batch's order: row i
+        If True, the data holds only the rows of a batch, in the batch's order: row i
         belongs to the i-th row that the `batch` of a call selects.
     force_cast : bool
         If True, values are cast to the dtype even where that loses information.
     oversize : float
-        Reserve so many times the memory needed, at least 1, to grow into.
+        Reserve `oversize` times the memory needed, at least 1, to grow into.
     name : str, optional
         Shown in messages.
 
@@ -64,7 +64,7 @@ def data(
     Raises
     ------
     SharedMemoryFull
-        If there is not so much memory.
+        If there is not enough shared memory.
     StateError
         In a worker.
     TypeError, ValueError
@@ -112,11 +112,11 @@ class Data:
 
     Notes
     -----
-    What functions compute of data alone, such as ``gammaln(y + 1)``, they keep from
-    call to call while nobody can write to the data (see :doc:`performance`): an array
-    that ``x.data``, ``x[...]`` or ``numpy.asarray(x)`` gave, or a view of it, must not
-    be there any more. Whoever writes through a bare address, and has let go of the
-    array that it is of, reads ``x.data`` afterwards, which counts as a change.
+    A function keeps terms that depend on data alone, such as ``gammaln(y + 1)``, from
+    call to call (see :doc:`performance`). It does so only while nobody can write to the
+    data: no array from ``x.data``, ``x[...]`` or ``numpy.asarray(x)``, and no view of
+    one, exists any more. After a write through a bare address, whose array is gone,
+    read ``x.data``: that counts as a change.
     """
 
     def __init__(
@@ -141,7 +141,7 @@ class Data:
         self._force_cast = bool(force_cast)
         self._oversize = _check_oversize(oversize)
         self._segment: Segment | None = None
-        self._array: np.ndarray | None = None  # of which nobody else has a view
+        self._array: np.ndarray | None = None  # never given to the script
         self._lending = Lending()
         self._forget: weakref.finalize | None = None
 
@@ -161,14 +161,14 @@ class Data:
         return self._lending.lend(self._segment.array(held.dtype, held.shape))
 
     def _held(self) -> np.ndarray:
-        """Return the array for reading only, by who keeps no view of it."""
+        """Return the array, for callers that only read, and keep no view of it."""
         if self._array is None:
             raise ValueError(f"{self!r} holds nothing: set a value or a shape first")
         return self._array
 
     @property
     def _state(self) -> int | None:
-        """What tells its values from all others, if they stay; see `Lending`."""
+        """A number of the present values, or None; see `Lending.state`."""
         return self._lending.state
 
     @property
@@ -262,7 +262,7 @@ class Data:
         force_cast: bool | None = None,
         oversize: float | None = None,
     ) -> None:
-        """Hold a copy of `value`, in place of what was held; grows if it must.
+        """Replace the contents by a copy of `value`; the memory grows if it must.
 
         Parameters
         ----------
@@ -270,15 +270,15 @@ class Data:
         force_cast : bool, optional
             As for :meth:`condition_data`.
         oversize : float, optional
-            If it must grow, reserve so many times the memory needed; by default as
-            the data was made.
+            If the memory must grow, reserve `oversize` times what is needed; by default
+            as the data was made.
 
         Raises
         ------
         TypeError
             As for :meth:`condition_data`.
         SharedMemoryFull
-            If it must grow and there is not so much memory.
+            If the memory must grow and there is not enough.
         """
         array = self.condition_data(value, force_cast)
         if self._array is not None and np.may_share_memory(array, self._array):
@@ -294,7 +294,7 @@ class Data:
         ----------
         length : int
         oversize : float, optional
-            If it must grow, reserve so many times the memory needed.
+            If the memory must grow, reserve `oversize` times what is needed.
         """
         if self.ndim == 0:
             raise ValueError(f"{self!r} has no rows: it has no dimensions")
@@ -308,7 +308,7 @@ class Data:
         ----------
         shape : tuple of int
         oversize : float, optional
-            If it must grow, reserve so many times the memory needed.
+            If the memory must grow, reserve `oversize` times what is needed.
         """
         shape = _check_shape(shape)
         if len(shape) != self.ndim:
@@ -335,7 +335,7 @@ class Data:
         self._segment = self._array = self._forget = self._lending.window = None
 
     def _resize(self, shape: tuple[int, ...], oversize: float | None = None) -> None:
-        """Make the array one of `shape`; old rows keep their place in memory."""
+        """Give the array a new `shape`; old rows keep their place in memory."""
         factor = self._oversize if oversize is None else _check_oversize(oversize)
         needed = math.prod(shape) * self.dtype.itemsize
         if self._segment is None:
@@ -391,19 +391,19 @@ OF_SCRIPT.append(Data)
 
 
 class Lending:
-    """The arrays that a script was given of one piece of memory.
+    """The arrays on a `Data`'s memory that the script was given (*lent*).
 
-    Who may yet write there, and whether anybody has, follows without a look at values:
-    a script writes to the memory of a `Data` through arrays only that the `Data` gave
-    it. Each of them is made for that occasion, right on the memory: whatever numpy
-    derives from it, as views, has it for its base and keeps it alive. So while one of
-    them lives there may be a change at any time, and once it is gone there can be none
-    any more.
+    They tell whether values may have changed, without a comparison of values. A script
+    can write to the memory only through an array that the `Data` gave it. Each such
+    array is new, and lies right on the memory, so numpy makes it the base of every view
+    of it, and a view keeps it alive. While a lent array lives, the values may change at
+    any time; when all are gone, they stay as they are.
     """
 
     def __init__(self) -> None:
-        self.window: Window | None = None  # by which other processes know it
-        # Whether it has the rows of this machine's ranks only: see `files.on_nodes`.
+        self.window: Window | None = None  # describes the array to other processes
+        # Whether the memory has the rows of this machine's ranks only; see
+        # `files.on_nodes`.
         self.is_partial = False
         self._forks = by_the_script()
         self._state = next(_states)
@@ -411,9 +411,9 @@ class Lending:
         self._alive = weakref.WeakValueDictionary()
 
     def lend(self, array: np.ndarray) -> np.ndarray:
-        """Take note that the script is given an array, and return it.
+        """Note that the script is given `array`, and return it.
 
-        It must be no view of another array: views would have that one for their base.
+        `array` must not be a view of another array, which would be the base of views.
         """
         state = next(_states)
         # In this order: see `state`.
@@ -423,14 +423,14 @@ class Lending:
 
     @property
     def state(self) -> int | None:
-        """A number that no other values have, here or in other memory.
+        """A number for the present values, which no others have, in any memory.
 
-        None where they may be written to at any time: by who has one of the arrays, or
-        by a child of the script, whose writing would not be seen here.
+        None if they may be written to at any time: the script has a lent array, or has
+        forked a child, whose writes would not be seen here.
         """
-        # Another thread may be given an array between any two lines. This number is
-        # that of the array or an older one: an array of this number is in the
-        # dictionary if it lives, and of an older number nobody asks any more.
+        # Another thread may get an array between any two lines. `_state` is read first:
+        # if it is the number of the newest array, that array is in `_alive` while it
+        # lives; if it is an older number, it matches no later state.
         state = self._state
         if self._alive or by_the_script() != self._forks:
             return None
@@ -438,22 +438,22 @@ class Lending:
 
 
 def any_partial(values: Iterable[Any]) -> bool:
-    """Tell whether machines have rows of some data that others have not."""
+    """Return whether a `Data` among `values` has only this machine's ranks' rows."""
     return any(type(each) is Data and each._lending.is_partial for each in values)
 
 
 def _as_array(
     what: object, value: Any, dtype: np.dtype, forced: bool = False
 ) -> np.ndarray:
-    """Return a value as an array, of objects only if it is `forced` to be cast.
+    """Return a value as an array; it may have dtype object only if `forced`.
 
-    `what` and `dtype` are for messages.
+    `what` (the receiver) and `dtype` are for error messages.
     """
     if isinstance(value, Data):
         return value.data
     if type(value) is not np.ndarray:
         refuse_masked(what, value)
-    # Of some mappings numpy would take the keys, and make NaN of what is missing.
+    # numpy would take the keys of some mappings, and NaN for missing values.
     if isinstance(value, Mapping) or has_missing(value):
         raise TypeError(f"{what} got {why_not(value, dtype)}")
     try:
@@ -467,9 +467,9 @@ def _as_array(
 
 
 def _casts(array: np.ndarray, dtype: np.dtype) -> bool:
-    """Tell whether every value of `array` keeps its meaning as `dtype`.
+    """Return whether a cast of `array` to `dtype` keeps every value.
 
-    Integers are judged by their values: Python's come as int64, whatever they are.
+    Integers are judged by their values, as a list of Python's integers becomes int64.
     """
     if np.can_cast(array.dtype, dtype, "safe"):
         return True

@@ -1,8 +1,8 @@
 """Collectives on shared variables whose values lie on the ranks' GPUs.
 
-They go from device to device, and the results stay there; what the transport does not
-take, booleans for one, makes a way through the host. Values that go to the user, or
-come from there, pass through the host in any case: `collectives` moves those.
+Values go from device to device, and the results stay there. Dtypes that the transport
+does not support, such as booleans, go through host memory. Values from the script, or
+for it, pass through the host in any case: `collectives` moves those.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ Shapes = tuple[tuple[int, ...], ...]
 
 
 def lie_on_devices(variables: Sequence[SharedVariable]) -> bool:
-    """Tell whether a list is to be moved from device to device.
+    """Return whether a collective of `variables` goes from device to device.
 
-    It is if one of the master's values lies on a GPU; the others are brought there.
+    It does if one of the master's values lies on a GPU; the others are moved there.
     """
     has_buffers = SESSION.context.device_buffers is not None
     return has_buffers and any(map(jax.has_value, variables))
@@ -41,7 +41,7 @@ def reduce(
     weights: tuple[int, ...],
     to_all: bool,
 ) -> list[Any]:
-    """Combine this rank's values with the others', all of the same weights."""
+    """Reduce values on devices; `weights`, by rank, are those of all of them."""
     variables = [context.variables[number] for number in numbers]
     found = _buffers(context).reduce(
         (tuple(numbers), op, to_all),
@@ -65,7 +65,7 @@ def master_broadcast(
 def worker_broadcast(
     context: RankContext, launch: int, kinds: dict[int, tuple[str, tuple[int, ...]]]
 ) -> None:
-    """Take the master's values; they are of these dtypes and shapes."""
+    """Receive the master's values; `kinds` has their dtypes and shapes, by number."""
     values = {} if context.rank else _values(context, kinds)
 
     def by_transport(transport: Any, dtype: str, some: list[int]) -> list[Any]:
@@ -92,7 +92,7 @@ def worker_broadcast(
 def worker_all_gather(
     context: RankContext, launch: int, numbers: list[int]
 ) -> list[np.ndarray] | None:
-    """Take all ranks' values, along their first axis; rank 0 returns copies."""
+    """Concatenate all ranks' values along the first axis; rank 0 returns copies."""
     values = _values(context, numbers)
     mine = {number: value.shape for number, value in values.items()}
     by_rank = context.comm.exchange(mine)
@@ -130,7 +130,10 @@ def _moved(
     by_transport: Callable[[Any, str, list[int]], list[Any]],
     by_host: Callable[[list[int]], list[Any]],
 ) -> dict[int, Any]:
-    """Return values that ranks exchange, all of a dtype in one go."""
+    """Exchange values, those of one dtype together; return them by variable number.
+
+    `by_host` exchanges values of dtypes that the transport does not support.
+    """
     by_dtype, transport = defaultdict(list), _buffers(context).transport()
     for number, dtype in dtypes.items():
         by_dtype[dtype].append(number)
@@ -157,7 +160,7 @@ _as_rows = lru_cache(maxsize=16)(make_rows)
 
 
 def _left(context: RankContext, values: dict[int, Any]) -> dict[int, Any]:
-    """Return arrays as all ranks can get them; other machines take them whole."""
+    """Return windows of values for other ranks, or arrays if machines are several."""
     if context.comm is context.local:
         return context.leave(values)
     return {number: np.asarray(value) for number, value in values.items()}
@@ -182,7 +185,7 @@ def _values(context: RankContext, numbers: Iterable[int]) -> dict[int, Any]:
 
 
 def _own(value: Any) -> Any:
-    """Return a result on the device; the host's lies in memory that is used again."""
+    """Return a result on the device; one on the host is copied from a buffer."""
     if isinstance(value, np.ndarray):
         import jax.numpy as jnp
 

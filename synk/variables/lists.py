@@ -1,4 +1,4 @@
-"""Lists of shared variables and values for them: checked, described, stored."""
+"""Arguments of collectives (shared variables and values): checked, sent, stored."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ Vars: TypeAlias = SharedVariable | Sequence[SharedVariable]
 
 
 def as_given(vars: Vars, results: list) -> Any:
-    """Return one result for one variable, and a list for a list."""
+    """Return `results` if `vars` is a list, else the only one."""
     return results[0] if isinstance(vars, SharedVariable) else results
 
 
 def check_variables(vars: Vars) -> list[SharedVariable]:
-    """Return the variables of a collective as a list; nothing is launched yet."""
+    """Return the variables of a collective as a list; raise if it cannot be called."""
     SESSION.enter()
     variables = [vars] if isinstance(vars, SharedVariable) else list(vars)
     for var in variables:
@@ -44,7 +44,7 @@ def check_variables(vars: Vars) -> list[SharedVariable]:
 
 
 def list_values(values: Any, vars: Vars, variables: list) -> list:
-    """Return as many values as there are variables."""
+    """Return `values` as a list, one for each variable; raise ValueError if not."""
     values = [values] if isinstance(vars, SharedVariable) else list(values)
     if len(values) != len(variables):
         raise ValueError(f"got {len(values)} values for {len(variables)} variables")
@@ -52,7 +52,7 @@ def list_values(values: Any, vars: Vars, variables: list) -> list:
 
 
 def check_values(values: Any, vars: Vars, variables: list) -> tuple[list, list]:
-    """Return values as they were given, and as the variables' types take them."""
+    """Return the values as a list, and converted to the variables' types."""
     given = list_values(values, vars, variables)
     pairs = zip(variables, given, strict=True)
     return given, [_filter(var, var.type, value) for var, value in pairs]
@@ -67,12 +67,12 @@ def _filter(var: SharedVariable, kind: Any, value: Any) -> Any:
 def check_rows_to_scatter(
     variables: Sequence[SharedVariable], given: Sequence, batch: Any
 ) -> tuple[list[np.ndarray], Selection, list[int]]:
-    """Check values to scatter; return them, the rows to use, and their cut by rank."""
+    """Return converted values to scatter, the selected rows, and the parts' bounds."""
     checked = []
     for var, value in zip(variables, given, strict=True):
         if not isinstance(var.type, DenseTensorType) or not var.type.ndim:
             raise ValueError(f"{var} ({var.type}) has no rows to scatter")
-        # A fixed length is that of a part, not of the whole.
+        # A fixed length in the type is that of a rank's part, not of the whole.
         whole = var.type.clone(shape=(None, *var.type.shape[1:]))
         checked.append(_filter(var, whole, value))
     lengths = {str(var): len(v) for var, v in zip(variables, checked, strict=True)}
@@ -91,7 +91,7 @@ def check_rows_to_scatter(
 
 
 def stage_values(given: Sequence, checked: Sequence) -> list:
-    """Describe values to the ranks: Data where it lies, other arrays copied once."""
+    """Return windows of values for the ranks; arrays not in `Data` are copied once."""
     if SESSION.size == 1:
         return list(checked)
     pairs = zip(given, checked, strict=True)
@@ -105,8 +105,8 @@ def changing(
 ) -> Launch:
     """Return a launch that changes variables on all ranks or on none.
 
-    They are held as `holding` says if it succeeds. With `only_here` no rank but this
-    one has changed them, and that is undone in the end.
+    If it succeeds, the ledger notes `holding` for them. With `only_here` only the
+    master changes them, and undoes that at the end of the launch.
     """
     ledger = SESSION.ledger
     known = [entry for entry in ledger.entries(variables) if not entry.is_set]
@@ -131,7 +131,7 @@ def changing(
 def keep(
     context: RankContext, launch: int, engine: Any, values: Mapping[int, Any]
 ) -> None:
-    """Make values those of variables on this rank, which can be undone."""
+    """Set variables on this rank, by number, so that `launch` can be undone."""
     context.transaction.begin(launch)
     context.transaction.begin_call()
     for number, value in values.items():
@@ -142,7 +142,7 @@ def keep(
 def store(
     context: RankContext, launch: int, numbers: Sequence[int], values: Iterable
 ) -> None:
-    """Make copies of values those of variables on this rank."""
+    """Set variables on this rank to copies of `values`, undoably as `keep` does."""
     copies = {
         number: _copied(context.variables[number], value)
         for number, value in zip(numbers, values, strict=True)
@@ -159,7 +159,7 @@ def _copied(var: SharedVariable, value: Any) -> Any:
 
 
 class OfRanks(NamedTuple):
-    """In place of a value: one for each rank."""
+    """Stands for one value in a list: another value for each rank."""
 
     values: list
 
@@ -171,11 +171,11 @@ def master_store(
     checked: Sequence,
     rank: int | None = None,
 ) -> None:
-    """Make values those of variables on one rank, or on all for None.
+    """Set variables on `rank`, or with None on all ranks.
 
-    Of all ranks random streams of their own follow from a generator.
+    With None, each rank derives a random stream of its own from a generator.
     """
-    # One rank alone is given them: the others are to have what the script has set.
+    # If only one rank gets values, the others need what the script has set before.
     numbers = master_replicate_variables(variables, are_read=rank is not None)
     theirs = stage_values(given, checked)
     with changing(variables, holding) as launch:
@@ -189,7 +189,7 @@ def master_store(
 def worker_store(
     context: RankContext, launch: int, only: int | None, numbers: list, values: list
 ) -> None:
-    """Copy values into this rank's variables; nothing if another is the `only` one."""
+    """Copy values into this rank's variables, if `only` is None or this rank."""
     if only is None:
         mine = [
             value.values[context.rank]
@@ -203,12 +203,12 @@ def worker_store(
 
 
 def worker_broadcast(context: RankContext, *args: Any) -> None:
-    """Do as `worker_store` for all ranks: traces and messages know it by this name."""
+    """Do as `worker_store` for all ranks; traces and messages show this name."""
     worker_store(context, *args)
 
 
 def _encode_store(args: tuple, encoder: Encoder) -> tuple:
-    """Return a command to store values: of one rank's, nodes of others get None."""
+    """Return the command for nodes: a value for one rank goes to its node alone."""
     launch, only, numbers, values = args
     if only is None:
         return args
@@ -220,7 +220,7 @@ CODECS[worker_broadcast] = CODECS[worker_store]
 
 
 def check_rank(rank: int) -> int:
-    """Return a rank as an int that there is."""
+    """Return `rank` as an int; raise IndexError if there is no such rank."""
     if not 0 <= operator.index(rank) < SESSION.size:
         SESSION.check_running()  # a signal handler of the script may have closed it
         raise IndexError(f"there is no rank {rank}: ranks are 0 to {SESSION.size - 1}")
@@ -228,7 +228,7 @@ def check_rank(rank: int) -> int:
 
 
 def check_tensors(variables: list[SharedVariable], rows: bool = False) -> None:
-    """Raise unless all variables are tensors, and have rows where that is asked."""
+    """Raise unless all variables are tensors, with `rows` of one dimension or more."""
     for var in variables:
         if not isinstance(var.type, DenseTensorType):
             raise TypeError(f"{var.name or var} is a {var.type}, not a tensor")

@@ -1,4 +1,4 @@
-"""Values of shared variables on one rank, and what is known of them on each."""
+"""Values of shared variables on one rank; shapes and states on all ranks."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def get_value(rank: int, vars: Vars) -> Any:
 def worker_get_values(
     context: RankContext, numbers: list[int], only: int | None
 ) -> list:
-    """Leave this rank's values for the master; what is not an array is pickled."""
+    """Return this rank's values (a worker's as windows), or [] for another `only`."""
     if only not in (None, context.rank):
         return []
     values = {number: host.get_value(context.variables[number]) for number in numbers}
@@ -161,7 +161,7 @@ def get_lengths(vars: Vars) -> Any:
 @entry
 @also_named("shared_vars", "vars")
 def state(vars: Vars) -> Any:
-    """Say what the ranks hold of a shared variable, and since when.
+    """Return how the ranks hold a shared variable, and since which event.
 
     Parameters
     ----------
@@ -172,7 +172,7 @@ def state(vars: Vars) -> Any:
     str, or list of str
         One of "replicated", "local to each rank", "sharded in 3, 2 rows" (after
         :func:`synk.scatter`, by rank) and "unknown" (after a failure that could not be
-        its way), and what made it so; a list if `vars` is one.
+        undone), and the event that made it so; a list if `vars` is one.
 
     Raises
     ------
