@@ -1,4 +1,4 @@
-"""Rows that lie in files, more than memory holds: ImageNet in batches, say.
+"""Training rows in files that are larger than memory, such as ImageNet in batches.
 
 A thread reads the files of the next steps while ranks train.
 """

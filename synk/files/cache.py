@@ -1,10 +1,9 @@
 """`Cache`: arrays that were slow to read, kept in a folder as they are in memory.
 
-A file in it has a checksum and the arrays of one `Stored`, each as in a file of
-``.npy``, one after the other. Its name follows from where they were read and what was
-read, so that all scripts of a machine may share a folder. They add and remove files
-while they hold a lock in the folder. A file is complete from the moment on at which it
-has its name.
+A file of the cache has a checksum and the arrays of one `Stored`, one after the other,
+each in the format of ``.npy``. The file's name is a hash of that `Stored`, so all
+scripts of a machine may share a folder. A script locks the folder while it adds and
+removes files. A file gets its name when it is complete.
 """
 
 from __future__ import annotations
@@ -32,11 +31,11 @@ _END, _NEW = ".synk-rows", ".synk-new"
 
 
 class Cache:
-    """A folder on a local disk that keeps at most so many bytes.
+    """A folder on a local disk that keeps at most `most_bytes`.
 
-    If there is no room for more, what is not in use goes, first what was not used for
-    longest. In use is what `Rows` that still exist have taken from it or put there: so
-    each epoch finds the same part of a table that is larger than the folder may become.
+    To make room, files not in use are removed, the least recently used first. A file is
+    in use if a live `Cache` of this process has read or written it. So if a table is
+    larger than `most_bytes`, each epoch finds the same part of it.
     """
 
     def __init__(self, folder: str | os.PathLike[str], most_bytes: int) -> None:
@@ -51,14 +50,14 @@ class Cache:
         return Cache, (self.folder, self._most_bytes)
 
     def find(self, key: object) -> list[np.ndarray] | None:
-        """Return the arrays of a key, mapped, or None if they are not there."""
+        """Return the arrays kept for `key`, mapped, or None if there are none."""
         name = _name(key)
         try:
             with open(os.path.join(self.folder, name), "rb") as file:
                 with contextlib.suppress(OSError):  # the folder may be read-only
-                    os.utime(file.fileno())  # it was used
-                # Nobody waits until a file is on the disk, so a failure of power may
-                # leave zeros in it.
+                    os.utime(file.fileno())  # the time of the last use
+                # `_add` does not flush a file to the disk, so after a power failure it
+                # may have zeros.
                 if name not in self._in_use and not _is_whole(file):
                     return None
                 found = [map_array(file, place) for place in _places(file)]
@@ -68,7 +67,7 @@ class Cache:
         return found or None
 
     def keep(self, key: object, arrays: Sequence[np.ndarray]) -> None:
-        """Keep the arrays of a key, if there is room; warn once if that is an error."""
+        """Keep arrays for `key` if there is room; after an OSError warn, and stop."""
         if not self._is_usable:
             return
         try:
@@ -97,7 +96,7 @@ class Cache:
                 raise
 
     def _make_room(self, nbytes: int) -> bool:
-        """Remove what must go for so many bytes, if that is enough; tell whether."""
+        """Remove files until `nbytes` are free; if they cannot be, return False."""
         free, unused = self._most_bytes, []
         in_use = {
             name
@@ -108,7 +107,7 @@ class Cache:
         with os.scandir(self.folder) as entries:
             for entry in entries:
                 found = entry.stat()
-                if entry.name.endswith(_NEW):  # of a process that was killed
+                if entry.name.endswith(_NEW):  # left by a process that was killed
                     os.remove(entry)
                 elif entry.name.endswith(_END):
                     free -= found.st_size
@@ -145,14 +144,14 @@ def _is_whole(file: BinaryIO) -> bool:
 
 
 def _checksum(file: BinaryIO) -> bytes:
-    """Return the checksum of what a file has after its own."""
+    """Return the checksum of a file's arrays, all after the place of the checksum."""
     mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     with mapped, memoryview(mapped) as whole, whole[npy.ARRAY_ALIGN :] as arrays:
         return zlib.crc32(arrays).to_bytes(npy.ARRAY_ALIGN, "little")
 
 
 def _places(file: BinaryIO) -> Iterator[Place]:
-    """Yield where the arrays of an open file are."""
+    """Yield the places of the arrays in an open file."""
     size, end = os.fstat(file.fileno()).st_size, npy.ARRAY_ALIGN
     while end < size:
         file.seek(end + -end % npy.ARRAY_ALIGN)

@@ -1,4 +1,4 @@
-"""How the rows of one input are made from arrays in files: numbers, or images."""
+"""`Column`: the rows of one input of the step, from arrays in files; or images."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from .order import DRAWS
 from .stored import Stored
 
 Source: TypeAlias = Stored | np.ndarray
-"""Rows of one file: where they lie, or the array itself."""
+"""Rows of one file: a `Stored`, or the array itself."""
 
 
 class Column:
-    """Rows of numbers, as they are in the files, of a shape and dtype.
+    """The rows of one input: numbers, of one shape and dtype.
 
-    There is a source for each file, and the dtype is by default theirs. It is a
-    TypeError if that would lose more than digits, and a ValueError if the rows of two
-    files have not one shape and dtype.
+    `sources` has one for each file; `dtype` is by default theirs. Raises TypeError if a
+    cast to `dtype` would lose more than digits, and ValueError if the rows of two files
+    differ in shape or dtype.
     """
 
     def __init__(self, sources: Sequence[Source], dtype: Any = None) -> None:
@@ -32,8 +32,8 @@ class Column:
             found = self._shape_of_rows(source), source.dtype
             if found != (self.shape, first.dtype):
                 raise ValueError(
-                    f"{_place(source)}: rows are {found[1]} {found[0]}, and those of"
-                    f" {_place(first)} {first.dtype} {self.shape}"
+                    f"{_label(source)}: rows are {found[1]} {found[0]}, and those of"
+                    f" {_label(first)} {first.dtype} {self.shape}"
                 )
         self._narrows = self._check_cast(first)
         self._sources: list[Source] = [
@@ -42,7 +42,7 @@ class Column:
         ]
 
     def _located(self, locate: Callable[[Stored], Stored]) -> Column:
-        """Return one like this, whose files lie where `locate` says."""
+        """Return a copy of this column, with `locate` applied to each `Stored`."""
         found = copy.copy(self)
         found._sources = [
             locate(source) if isinstance(source, Stored) else source
@@ -54,27 +54,27 @@ class Column:
         return tuple(source.shape[1:])
 
     def rows_of(self, file: int) -> int:
-        """Return how many rows a file has."""
+        """Return the number of rows of file number `file`."""
         return self._sources[file].shape[0]
 
     def _check_cast(self, source: Source) -> bool:
-        """Raise if the dtype does not do, and tell whether it depends on values."""
+        """Raise if a cast is never right; return whether values must be checked."""
         kinds = source.dtype.kind, self.dtype.kind
         if kinds[1] not in "biuf" or (kinds[0] == "f" != kinds[1]):
             raise TypeError(
-                f"{_place(source)}: {source.dtype} cannot be {self.dtype} without loss"
+                f"{_label(source)}: {source.dtype} cannot be {self.dtype} without loss"
             )
         return kinds[1] in "biu" and not np.can_cast(source.dtype, self.dtype, "safe")
 
     def is_mapped(self, file: int) -> bool:
-        """Tell whether a file's array is there without reading it."""
+        """Return whether `open` maps the file, and neither reads nor casts it."""
         source = self._sources[file]
         if isinstance(source, Stored) and (source.offset is None or source.is_fortran):
             return False
         return source.dtype == self.dtype
 
     def open(self, file: int) -> Any:
-        """Return a file's rows as `fill` takes them."""
+        """Return a file's rows, for `fill`."""
         found = [np.ascontiguousarray(a, self.dtype) for a in self._read(file)]
         return Lines(found, self.rows_of(file))
 
@@ -85,7 +85,7 @@ class Column:
         return [source]
 
     def _checked(self, found: np.ndarray, where: str) -> np.ndarray:
-        """Return an array whose numbers the dtype holds."""
+        """Return `found`; raise ValueError if the column's dtype cannot hold it."""
         if self._narrows and found.size:
             low, high = int(found.min()), int(found.max())
             least, most = 0, 1
@@ -105,29 +105,28 @@ class Column:
         picks: np.ndarray,
         out: np.ndarray,
     ) -> None:
-        """Write rows of files that `open` has returned; see `fill.gather`."""
+        """Write rows of `files`, which `open` has returned; see `fill.gather`."""
         gather(files, starts, picks, out)
 
     def draw(self, rows: int, seed: int, epoch: int) -> np.ndarray | None:
-        """Return what is drawn for each of all rows in an epoch; None for nothing."""
+        """Return an epoch's random numbers for all `rows` rows; None if it has none."""
         return None
 
     takes_runs = True
-    """Whether `fill` copies rows that come one after the other as they are."""
+    """Whether `fill` has a faster copy for rows with consecutive numbers."""
 
     def picks(
         self, draws: np.ndarray | None, rows: np.ndarray, places: np.ndarray
     ) -> np.ndarray:
-        """Return what `fill` is told: `places` of rows, in their files and in `out`."""
+        """Return the argument `picks` of `fill`, here `places`; see `fill.gather`."""
         return places
 
 
 class ImageColumn(Column):
-    """Images as they are trained on: of axes (channel, 0, 1), or (0, 1).
+    """An input of images, of axes (channel, 0, 1) or (0, 1), cropped and normalised.
 
-    A part of each is taken, mirrored or not, from which a mean image is subtracted; the
-    arguments are those of `synk.files.images`. Where part and mirroring are not drawn
-    (`is_random`), it is the part in the centre.
+    The arguments are those of `synk.files.images`. With `is_random`, crop and mirroring
+    are drawn for each image and epoch; without, the crop is in the centre.
     """
 
     def __init__(
@@ -150,7 +149,7 @@ class ImageColumn(Column):
         if len(sources[0].shape) != len(layout):
             raise ValueError(
                 f"layout {layout!r} is of {len(layout)} axes, and"
-                f" {_place(sources[0])} has an array of {sources[0].shape}"
+                f" {_label(sources[0])} has an array of {sources[0].shape}"
             )
         super().__init__(sources, dtype)
         self._whole = (1, *self.shape)[-3:]  # with an axis for the channel
@@ -176,7 +175,7 @@ class ImageColumn(Column):
         return tuple(source.shape[axis] for axis in self._axes[1:])
 
     def rows_of(self, file: int) -> int:
-        """Return how many images a file has."""
+        """Return the number of images of file number `file`."""
         return self._sources[file].shape[self._axes[0]]
 
     def _as_image(self, name: str, value: Any) -> np.ndarray:
@@ -192,19 +191,19 @@ class ImageColumn(Column):
             ) from None
 
     def is_mapped(self, file: int) -> bool:
-        """Tell whether a file's array is there without reading it."""
+        """Return whether `open` maps the file, and neither reads nor casts it."""
         source = self._sources[file]
         is_there = getattr(source, "offset", 0) is not None and not self._narrows
         return is_there and source.dtype == _native(source.dtype) != np.float16
 
     def open(self, file: int) -> Any:
-        """Return a file's images as `fill` takes them: axes (image, channel, 0, 1)."""
+        """Return a file's images, for `fill`: an array (image, channel, 0, 1)."""
         [found] = self._read(file)
         dtype = _native(found.dtype)
-        if dtype == np.float16:  # of which numba knows nothing
+        if dtype == np.float16:  # numba does not know it
             dtype = np.dtype(np.float32)
         if dtype != found.dtype:
-            found = found.astype(dtype)  # in the same order
+            found = found.astype(dtype)  # keeps the order of axes in memory
         if dtype.kind == "b":  # spares a compilation
             found = found.view(np.uint8)
         images = found.transpose(self._axes)
@@ -217,12 +216,12 @@ class ImageColumn(Column):
         picks: np.ndarray,
         out: np.ndarray,
     ) -> None:
-        """Write parts of images that `open` has returned; see `fill.fill`."""
+        """Write crops of images of `files`, which `open` has returned; see `fill`."""
         images = out.reshape(len(out), self._whole[0], *self.shape[-2:])
         fill(files, starts, picks, self._mean, self._std, images)
 
     def draw(self, rows: int, seed: int, epoch: int) -> np.ndarray | None:
-        """Return first line, first column and mirroring of all images in an epoch.
+        """Return the crop's first line and column, and the mirroring, of all images.
 
         They follow from seed, epoch and the image's number alone.
         """
@@ -237,7 +236,7 @@ class ImageColumn(Column):
     def picks(
         self, draws: np.ndarray | None, rows: np.ndarray, places: np.ndarray
     ) -> np.ndarray:
-        """Return what `fill` is told: with first line, first column and mirroring."""
+        """Return the argument `picks` of `fill`: places, crop and mirroring."""
         found = np.empty((len(rows), 5), np.int64)
         found[:, :2] = places.T
         found[:, 2:] = *(spare // 2 for spare in self._spare), 0
@@ -247,10 +246,10 @@ class ImageColumn(Column):
 
 
 def _native(dtype: np.dtype) -> np.dtype:
-    """Return a dtype in this machine's order of bytes."""
+    """Return a dtype in this machine's byte order."""
     return dtype.newbyteorder("=")
 
 
-def _place(source: Source) -> str:
-    """Return what messages call a source."""
+def _label(source: Source) -> str:
+    """Return the name of a source, for messages."""
     return source.path if isinstance(source, Stored) else "labels"

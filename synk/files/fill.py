@@ -1,9 +1,9 @@
-"""Rows of files, written to where ranks read them: a compiled loop, or for images one.
+"""Compiled loops that copy rows of files to the memory that ranks read.
 
-The loop needs Python's lock (GIL) to begin and to end, and not between files. A step
-of the script's thread is compiled code that holds it: a thread that came back to Python
-after each file would wait there, each time, for a whole step. So the arrays of all
-files go to the loop at once, as addresses.
+A loop needs Python's lock (GIL) only to begin and to end. A step of the script's thread
+is compiled code that holds the lock. A thread that came back to Python after each file
+would wait for a whole step each time. So one loop gets the arrays of all files at once,
+as addresses.
 """
 
 from __future__ import annotations
@@ -16,23 +16,24 @@ from ..compiled import array_at, compile_kernel
 from ..memory.mapping import address
 
 _INDEX, _PLACE, _TOP, _LEFT, _FLIPPED = range(5)
+"""Columns of the table of rows: see `gather` and `fill`."""
 
 
 class Lines:
-    """Rows of a file that lie in one array, or in several: a line of the row in each.
+    """A file's rows, as one array or as several columns of one number each.
 
-    Arrays have one dtype and, where there are several, one number in a row.
+    All arrays have the same dtype and length.
     """
 
     def __init__(self, arrays: Sequence[np.ndarray], rows: int) -> None:
         if any(len(array) != rows for array in arrays):
             raise ValueError(f"{[len(a) for a in arrays]} rows, where {rows} were")
-        self.arrays = arrays  # which must live as long as the addresses
+        self.arrays = arrays  # keeps the memory behind the addresses
         self.addresses = [address(array) for array in arrays]
 
 
 _BLOCK = 1024
-"""Of so many rows all lines are written, before the next are: they are in the cache."""
+"""Rows that are written in all columns before the next ones, to stay in the cache."""
 
 
 @compile_kernel
@@ -77,19 +78,19 @@ def _copy(files, starts, firsts, kind, out):
 def gather(
     files: Sequence[Lines], starts: np.ndarray, rows: np.ndarray, out: np.ndarray
 ) -> None:
-    """Write rows of several files, each one whole.
+    """Copy whole rows of several files to `out`, which is contiguous.
 
-    `starts` says where the rows of each file start in `rows`, and the end. That has the
-    rows' indices in their files, and their places in `out`, which is contiguous. Or,
-    where rows come one after the other, it has each file's first index alone, and their
-    places are those from 0 on.
+    `rows` has two lines: each row's index in its file, and its place in `out`. `starts`
+    says where each file's rows start in `rows`, and where the last ones end. If rows
+    are consecutive, `rows` has only each file's first index (one dimension), and the
+    rows' places are 0, 1, ...
     """
     if not files:
         return
     addresses = np.array([file.addresses for file in files], np.int64)
     lines = addresses.shape[1]
     width = out.nbytes // max(len(out), 1) // lines
-    # A unit as large as lines are made of, and begin at: one loop serves all dtypes.
+    # The largest unit that divides all addresses and widths: one loop for all dtypes.
     places = int(np.bitwise_or.reduce(addresses, axis=None)) | address(out) | width
     unit = next(np.dtype(f"u{size}") for size in (8, 4, 1) if places % size == 0)
     units = out.reshape(-1).view(np.uint8).reshape(len(out), lines, width).view(unit)
@@ -124,7 +125,7 @@ def _normalise_line(mean, std, flipped, target):
 
 @compile_kernel
 def _fill_line(source, strides, row, c, y, mean, std, out):
-    """Write line y of an image's channel c, if it is in the part that is taken."""
+    """Write line y of an image's channel c, if it lies in the image's crop."""
     top, left, flipped = row[_TOP], row[_LEFT], row[_FLIPPED]
     if not top <= y < top + out.shape[2]:
         return
@@ -148,8 +149,8 @@ def _fill(files, starts, rows, kind, mean, std, out):
                     for y in range(row[_TOP], row[_TOP] + out.shape[2]):
                         _fill_line(source, strides, row, c, y, mean, std, out)
             continue
-        # Images that lie inside of each other, as in c01b: all take a line from the
-        # cache that the first has brought there.
+        # The images are interleaved in memory, as in c01b: the same line of all images
+        # is taken while it is in the processor's cache.
         low, high = 1 << 62, 0
         for row in of_file:
             low, high = min(low, row[_TOP]), max(high, row[_TOP] + out.shape[2])
@@ -167,13 +168,13 @@ def fill(
     std: np.ndarray,
     out: np.ndarray,
 ) -> None:
-    """Write rows of several arrays: of each a part, normalised, mirrored or not.
+    """Write crops of images of several arrays to `out`, normalised, some mirrored.
 
     Arrays have the shape (rows, channels, height, width) and one dtype; they are dense,
-    their axes in memory in any order. `starts` says where the rows of each start in
-    `rows`, and the end. That has of each row its index in its array, its place in
-    `out`, the first line and column that are taken, and whether these are mirrored.
-    `mean` and `std`, of a whole image's shape, have no elements if there are none.
+    with their axes in memory in any order. `rows` has five columns: an image's index in
+    its array, its place in `out`, the crop's first line and column, and whether it is
+    mirrored. `starts` says where each array's images start in `rows`, and where the
+    last ones end. `mean` and `std` have the shape of a whole image, or no elements.
     """
     if not arrays:
         return

@@ -1,4 +1,4 @@
-"""`synk.files.arrays`, `images` and `table`: what is in files, ready to train on."""
+"""`synk.files.arrays`, `images` and `table`, which make `Rows` of files."""
 
 from __future__ import annotations
 
@@ -37,15 +37,15 @@ def arrays(
         in ``.npy`` have one array; ``.h5``, ``.hdf5`` and ``.hkl`` (hickle) are read
         with h5py, and nothing in them is unpickled.
     names : sequence of str, optional
-        Of datasets in each file, one for each input of the step. A group stands for
-        all that is in it, in the order of names. By default a file has one array.
+        Names of the datasets in each file, one for each input of the step. The name of
+        a group stands for all datasets in it, sorted. By default a file has one array.
     labels : array_like or path-like, optional
         One more input: for all rows, in the order of the files.
     dtypes : sequence of dtype, optional
-        Of the inputs; None stands for that of the files.
+        The dtypes of the inputs; None stands for that of the files.
     window : int
-        Of how many files, next to each other in an epoch's order, rows are mixed. So
-        many are in memory, twice.
+        The number of files, next to each other in an epoch's order, whose rows are
+        shuffled together. Twice as many are in memory.
 
     Returns
     -------
@@ -58,7 +58,7 @@ def arrays(
     FileNotFoundError
         If there is no such file.
     TypeError, ValueError
-        If a file is damaged, or its rows are not as those of the others.
+        If a file is damaged, or its rows differ from other files' in shape or dtype.
 
     Examples
     --------
@@ -101,27 +101,27 @@ def images(
     paths : path-like, or sequence of these
         As for :func:`synk.files.arrays`.
     names : sequence of str, optional
-        As there: of the images, and then of what else is an input.
+        As for `arrays`: the images first, then the other inputs.
     labels : array_like or path-like, optional
-        As there.
+        As for `arrays`.
     layout : str
-        The axes of the images in a file: "b" counts them, "c" is the channel, which may
+        The axes of the images in a file: "b" is the image, "c" the channel, which may
         be missing, and "0" and "1" the line and the column. The step gets ``bc01``.
     mean : array_like or path-like, optional
-        What is subtracted: a number, one for each channel, or an image of axes c01.
+        Subtracted from images: a number, one for each channel, or an image (c01).
     std : array_like or path-like, optional
-        What the difference is divided by, likewise.
+        Divides the difference: as for `mean`.
     crop : int or (int, int), optional
-        Lines and columns of the part that is taken: of each image in each epoch another
-        one, every place as likely as the others.
+        Lines and columns of the crop. Its place is drawn for each image in each epoch,
+        all places alike.
     mirror : bool
-        Whether half of these are mirrored, left to right.
+        Whether each crop is mirrored, left to right, with probability one half.
     training : bool
-        False takes the centre and mirrors nothing, for validation.
+        False crops at the centre and mirrors nothing, for validation.
     dtypes : sequence of dtype, optional
-        Of the inputs; by default images are float32.
+        The dtypes of the inputs; by default images are float32.
     window : int
-        As there.
+        As for `arrays`.
 
     Returns
     -------
@@ -134,8 +134,8 @@ def images(
     FileNotFoundError
         If there is no such file.
     TypeError, ValueError
-        If a file is damaged or its images are not as those of the others, or an
-        argument does not fit them.
+        If a file is damaged, its images differ from other files' in shape or dtype, or
+        an argument does not fit them.
 
     Examples
     --------
@@ -178,31 +178,33 @@ def table(
         A file, a folder, whose files come in the order of their names, or files. Those
         that end in ``.parquet``, ``.feather``, ``.arrow`` and ``.csv`` (``.csv.gz``,
         ``.csv.bz2``, ``.csv.zst``) are read by pyarrow, and ``.zarr``, a folder of
-        arrays of as many rows each, by zarr. URLs are those that fsspec knows, such as
-        ``https://`` and ``s3://``; of a file there only what is asked for is read.
+        arrays of the same number of rows, by zarr. URLs are those that fsspec knows,
+        such as ``https://`` and ``s3://``; only the parts of a file that are needed are
+        read.
     columns : sequence of (str or list of str)
-        For each input of the step a column, or a list of columns that are put side by
-        side: then a row is a vector of these. Numbers and booleans are taken as they
-        are, lists of one length as vectors, and categories (dictionaries of Arrow) as
-        int32, the places of their values in ``rows.categories[column]``: in the order
-        in which the table has them first.
+        For each input of the step a column, or a list of columns: then a row is a
+        vector of their values. Numbers and booleans are taken as they are, lists of one
+        length as vectors, and categories (dictionaries of Arrow) as int32, the index of
+        a value in ``rows.categories[column]``, which has values in the order of their
+        first occurrence in the table.
     fill : float, optional
-        What is put where a value is missing. By default that is an error.
+        Replaces missing values. By default a missing value is an error.
     dtypes : sequence of dtype, optional
-        Of the inputs; None stands for that of the table.
+        The dtypes of the inputs; None stands for that of the table.
     window : int
-        Of how many pieces, next to each other in an epoch's order, rows are mixed. So
-        many are in memory, twice. A piece is a row group of Parquet, a record batch of
-        Arrow, the rows of a chunk (or shard) of Zarr, or a file of CSV.
+        The number of pieces, next to each other in an epoch's order, whose rows are
+        shuffled together. Twice as many are in memory. A piece is a row group of
+        Parquet, a record batch of Arrow, the rows of a chunk (or shard) of Zarr, or a
+        file of CSV.
     cache : path-like, optional
-        A folder on a local disk, made if need be, where pieces are kept as they are in
-        memory once they were read: later they are neither fetched nor decompressed nor
-        parsed. Scripts and epochs share what is there. On several machines each has a
+        A folder on a local disk, made if need be, where pieces are kept once they were
+        read, as they are in memory: later they are neither fetched nor decompressed nor
+        parsed. Epochs and scripts share the folder. On several machines each has a
         folder of its own.
     cache_bytes : int
-        How large the folder may become. If it is full, pieces that no Rows of this
-        script use go, first those that were not used for longest. Of a table that is
-        larger, each epoch finds the same part there.
+        The most bytes of the folder. If it is full, pieces that no Rows of this script
+        use are removed, the least recently used first. If the table is larger than the
+        folder, each epoch finds the same part of it there.
 
     Returns
     -------
@@ -215,8 +217,8 @@ def table(
     FileNotFoundError
         If there is no such file.
     TypeError, ValueError
-        If a file is damaged, a column is not there or of something else than numbers,
-        or files differ in their columns. When rows are read, if a value is missing.
+        If a file is damaged, a column does not exist or has no numbers, or files differ
+        in their columns. When rows are read, if a value is missing.
 
     Examples
     --------
@@ -239,7 +241,7 @@ def table(
     names = list(dict.fromkeys(name for of_input in inputs for name in of_input))
     kept = None if cache is None else Cache(cache, operator.index(cache_bytes))
 
-    def look(file: str) -> tuple[dict[str, list], list[Stored]]:
+    def scan(file: str) -> tuple[dict[str, list], list[Stored]]:
         """Return a file's categories, and its pieces of each input."""
         with damaged(file):
             opened = open_table(file)
@@ -254,7 +256,7 @@ def table(
     known: dict[str, dict[Any, None]] = {}
     by_column: list[list[Stored]] = [[] for _ in inputs]
     pieces: list[str] = []
-    for file, (values, stored) in zip(files, _of_each(files, look), strict=True):
+    for file, (values, stored) in zip(files, _map_files(files, scan), strict=True):
         for name, of_file in values.items():
             known.setdefault(name, {}).update(dict.fromkeys(of_file))
         count = len(stored) // len(inputs)
@@ -266,7 +268,7 @@ def table(
     if not pieces:
         raise ValueError(f"{files[0]} and all other files have no rows")
     found = [
-        Column([_known(piece, categories, kept) for piece in of_input], kind)
+        Column([_final(piece, categories, kept) for piece in of_input], kind)
         for of_input, kind in zip(by_column, kinds, strict=True)
     ]
     rows = _rows(found, None, None, pieces, window)
@@ -274,23 +276,23 @@ def table(
     return rows
 
 
-def _of_each(files: list[str], look: Callable[[str], Any]) -> Iterator[Any]:
-    """Yield what a function returns for each file; it waits for many URLs at a time."""
+def _map_files(files: list[str], scan: Callable[[str], Any]) -> Iterator[Any]:
+    """Yield ``scan(file)`` for each file; with URLs, in up to 16 threads."""
     if not any(map(is_url, files)):
-        yield from map(look, files)
+        yield from map(scan, files)
         return
     with ThreadPoolExecutor(min(16, len(files))) as threads:
-        yield from threads.map(look, files)
+        yield from threads.map(scan, files)
 
 
-def _known(piece: Stored, categories: dict[str, tuple], cache: Cache | None) -> Stored:
-    """Return a piece with the numbers of categories, and where it is to be kept."""
+def _final(piece: Stored, categories: dict[str, tuple], cache: Cache | None) -> Stored:
+    """Return a piece with the values of its categories, and its cache."""
     there = tuple((n, categories[n]) for n in piece.name.columns if n in categories)
     return piece._replace(name=piece.name._replace(categories=there), cache=cache)
 
 
 def _sources(files: list[str], names: Sequence[str] | None) -> list[list[Source]]:
-    """Return for each input its sources, file by file."""
+    """Return for each input a list of sources, one for each file."""
     if isinstance(names, str):
         raise TypeError(f"names is a list: [{names!r}]")
     found: list[list[Stored]] = []
@@ -317,7 +319,7 @@ def _dtypes(
 def _rows(
     columns: list[Column], labels: Any, dtype: Any, files: list[str], window: int
 ) -> Rows:
-    """Return the rows of columns and labels, when they have been counted."""
+    """Return `Rows` of columns and labels, if all have as many rows in each file."""
     if operator.index(window) < 1:
         raise ValueError(f"window must be at least 1, got {window}")
     counts = [columns[0].rows_of(f) for f in range(len(files))]
@@ -340,7 +342,7 @@ def _rows(
 
 
 def _value(value: Any) -> Any:
-    """Return an array that may be given by the file that it is in."""
+    """Return `value`, or if it is a path, the array in that file."""
     if not isinstance(value, (str, os.PathLike)):
         return value
     [path] = files_of([value])

@@ -1,14 +1,14 @@
-"""Rows in files on several machines: each reads those of its own ranks.
+"""Rows in files on several machines: each node reads the rows of its own ranks.
 
-1. `worker_open` has the master of each machine find the files there, once in a session.
-2. `parts` goes through an epoch as `Rows.parts` does. For each part `worker_begin` has
-   all masters begin to read, each in a thread: on node 0 into `Data`, on others into a
-   `Copy` of it. The order of rows follows from the epoch, so that none is sent.
-3. `worker_end` has all of them wait for their threads. From then on the other nodes
-   have the rows that calls on this `Data` would send them (see `cluster.cache`).
+1. `worker_open`: the first rank of each node finds the files there, once in a session.
+2. `parts` goes through an epoch as `Rows.parts` does. For each part `worker_begin`: the
+   first rank of each node begins to read in a thread, on node 0 into `Data`, on others
+   into a `Copy` of it. No rows are sent: their order follows from the epoch.
+3. `worker_end`: each waits for its thread. From then on the other nodes have the rows
+   that calls on this `Data` would send them (see `cluster.cache`).
 
-Of such `Data` node 0 has the rows of its own ranks and no others: it is for calls in
-which ranks read their own, and whoever is to send others' is refused.
+Such `Data` on node 0 is *partial*: it has the rows of node 0's ranks only. It serves
+calls whose ranks read their own rows; sending other nodes' rows raises an error.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _numbers = itertools.count()
 
 
 class Epoch(NamedTuple):
-    """What an epoch's rows follow from; see `Rows.parts`."""
+    """The arguments of `Rows.parts`, which settle an epoch's rows."""
 
     epoch: int
     seed: int
@@ -48,22 +48,22 @@ class Epoch(NamedTuple):
 
 
 class Reader:
-    """What reads rows in the master of one machine."""
+    """Reads the rows of one node's ranks, in that node's first rank."""
 
     def __init__(self, rows: Rows, here: Here) -> None:
         self._rows, self._here = rows, here
         self._reader = new_reader()
         self._opened: dict[tuple[int, int], np.ndarray] = {}
         self._epoch: Epoch | None = None
-        self.order: Order  # of the epoch that it has gone to
+        self.order: Order  # of the present epoch
         self._draws: list[np.ndarray | None] = []
-        # What was begun to be read last: epoch, begin and end of the part; and the
-        # arrays, where they are no part of node 0's `Data`.
+        # The part begun last: epoch, begin and end; and on other nodes than 0 the
+        # copies that it is read into.
         self.part: tuple | None = None
         self.copies: list[Copy] = []
 
     def go_to(self, epoch: Epoch) -> None:
-        """Know the order of an epoch's rows, and what is drawn for them."""
+        """Make `epoch` the present one: set its order and its random numbers."""
         if epoch != self._epoch:
             rows, how = self._rows, (epoch.seed, epoch.epoch, epoch.shuffle)
             self.order = Order(rows._counts, rows._window, *how)
@@ -73,10 +73,10 @@ class Reader:
     def begin(
         self, epoch: Epoch, low: int, high: int, out: Sequence[np.ndarray] | None
     ) -> None:
-        """Begin to read this machine's rows of a part, of the epoch's order.
+        """Begin to read this node's rows of the part from `low` to `high` of the order.
 
-        In `out` all rows of the part have a place. By default new `copies` are made, of
-        this machine's rows only.
+        `out` (node 0) has a place for every row of the part. With None, new `copies`
+        are made for this node's rows only.
         """
         self.close()
         self.go_to(epoch)
@@ -113,15 +113,15 @@ class Reader:
         return arrays
 
     def read_all(self, low: int, high: int, out: Sequence[np.ndarray]) -> None:
-        """Read all rows of a part of the present epoch, those of others too."""
+        """Read all rows of a part of the present epoch, those of all nodes' ranks."""
         self._rows._job(self.order.between(low, high), self._draws, out, {})()
 
     def wait(self) -> None:
-        """Wait for the rows, and raise what reading them has raised."""
+        """Wait for the part begun last, and raise an error of its reading."""
         self._reader.wait()
 
     def close(self) -> None:
-        """Wait for what was begun, if it was left."""
+        """Wait for the thread of a part that nobody has waited for, if there is one."""
         self._reader.close()
         self._reader = new_reader()
 
@@ -132,12 +132,12 @@ class Reader:
 def worker_open(
     context: RankContext, number: int, columns: list[Column], files: int, window: int
 ) -> str | None:
-    """Find files on this machine; return why it cannot read them."""
+    """Find the files on this node, and make its `Reader`; return an error's text."""
     if context.local_rank:
         return None
     try:
         here = columns
-        if context.rank:  # where the script runs they have been found before
+        if context.rank:  # the master has found them when it made the `Rows`
             here = [each._located(Stored.on_this_machine) for each in columns]
     except (OSError, ValueError, ImportError) as error:
         return f"{socket.gethostname()}: {error}"
@@ -156,19 +156,19 @@ def worker_begin(
     high: int,
     out: Sequence[np.ndarray] | None,
 ) -> None:
-    """Begin to read this machine's rows of a part; see `Reader.begin`."""
+    """Begin to read this node's rows of a part; see `Reader.begin`."""
     if context.local_rank == 0:
         context.readers[number].begin(epoch, low, high, out)
 
 
 def worker_end(context: RankContext, number: int, told: object) -> None:
-    """Wait for this machine's rows."""
+    """Wait for this node's rows; the master has waited before the command."""
     if context.local_rank == 0 and context.rank:
         context.readers[number].wait()
 
 
 def _encode_end(args: tuple, encoder: Encoder) -> tuple:
-    """On node 0, take note of what others are going to have."""
+    """On node 0, note in its cache table the rows that other nodes now have."""
     number, (windows, batches) = args
     copies = []
     for window in windows:
@@ -185,7 +185,7 @@ def _encode_end(args: tuple, encoder: Encoder) -> tuple:
 
 
 def _decode_end(args: tuple, here: Here, copies: Any) -> tuple:
-    """On another node, keep what was read as what was sent is kept."""
+    """On another node, keep the reader's copies as if node 0 had sent their rows."""
     number, numbers = args
     reader: Reader = SESSION.context.readers[number]
     copies.update(zip(numbers, reader.copies, strict=True))
@@ -199,16 +199,13 @@ CODECS[worker_end] = Codec(_encode_end, _decode_end)
 # -- in the script's process
 
 
-def are_several() -> bool:
-    """Tell whether the session has several machines."""
+def has_several_nodes() -> bool:
+    """Return whether the session has several nodes."""
     return SESSION.cluster is not None and len(SESSION.cluster.nodes) > 1
 
 
 def can_read(rows: Rows) -> bool:
-    """Tell whether all machines can read the files.
-
-    Where one cannot, that is warned of once in a session.
-    """
+    """Return whether all nodes can read the files; if not, warn once in a session."""
     known = rows._known
     if known is None or not SESSION.is_of(known[0]):
         number = next(_numbers)
@@ -227,9 +224,9 @@ def can_read(rows: Rows) -> bool:
 
 
 def parts(rows: Rows, epoch: Epoch) -> Iterator[Part]:
-    """Return an epoch's batches as `Rows.parts` does, where all machines `can_read`.
+    """Return an epoch's batches as `Rows.parts` does, if all nodes `can_read` them.
 
-    Their inputs are for calls in which ranks read their own rows.
+    The inputs are for calls whose ranks read their own rows.
     """
     check_batch_size(epoch.batch_size)
     assert rows._known is not None
@@ -240,34 +237,34 @@ def parts(rows: Rows, epoch: Epoch) -> Iterator[Part]:
     rooms: dict[int, tuple[Data, ...]] = {}
 
     def begin(low: int, high: int, room: tuple[Data, ...]) -> None:
-        """Have all machines begin to read a part."""
+        """Have all nodes begin to read a part."""
         rooms[id(room)] = room
         what = number, epoch, low, high
         mine = *what, [array.data for array in room]
         SESSION.run(worker_begin, *what, None, mine=mine)
 
     def end(low: int, high: int, room: tuple[Data, ...]) -> None:
-        """Wait for all machines to have read a part."""
+        """Wait until all nodes have read a part."""
         assert reader.part == (epoch, low, high), "not this part was read"
         reader.wait()
         windows = [array._window() for array in room]
         is_partial = all(state_of(window) is not None for window in windows)
-        _note(room, is_partial)
+        _mark(room, is_partial)
         if is_partial:
             batches = batches_of_part(high - low, epoch.batch_size)
             SESSION.run(worker_end, number, (windows, batches), mine=(number, None))
-        else:  # a child of the script may write there: all is sent with each call
+        else:  # a child of the script may write there: each call sends all rows
             reader.read_all(low, high, [array.data for array in room])
 
     def close() -> None:
         reader.close()
         for room in rooms.values():
-            _note(room, is_partial=False)
+            _mark(room, is_partial=False)
 
     return rows._in_turns(reader.order.ends, epoch.batch_size, begin, end, close)
 
 
-def _note(room: tuple[Data, ...], is_partial: bool) -> None:
-    """Take note of whether node 0 has its own ranks' rows only."""
+def _mark(room: tuple[Data, ...], is_partial: bool) -> None:
+    """Note whether the memory of node 0 has only its own ranks' rows."""
     for array in room:
         array._lending.is_partial = is_partial

@@ -8,18 +8,18 @@ from typing import Any, NamedTuple
 import numpy as np
 
 ORDER, DRAWS = 0, 1
-"""What a stream of random numbers is for, besides seed and epoch."""
+"""The last number of a random stream's seed, after seed and epoch: its purpose."""
 
 
 class Part(NamedTuple):
-    """Some batches of an epoch, and arrays that have their rows.
+    """Some batches of an epoch, and the arrays with their rows.
 
-    ``step.run(part.batches, *part.inputs)`` makes their steps.
+    ``step.run(part.batches, *part.inputs)`` makes a step for each batch.
 
     Attributes
     ----------
     batches : list
-        For each step, what `batch` is in a call.
+        For each step, the argument `batch` of a call.
     inputs : tuple
         The inputs of the step, Data or array_like.
     """
@@ -29,14 +29,15 @@ class Part(NamedTuple):
 
 
 class Order:
-    """The order of an epoch's rows; of it only what was asked for last is in memory.
+    """The order of an epoch's rows; only the rows asked for last are in memory.
 
-    Files are shuffled, and then rows of `window` adjacent ones together: so each file
-    is read once, and not more of them are needed at a time.
+    The files are shuffled, and then the rows of each *window*: `window` files that are
+    next to each other in that order. So each file is read once, and a window is needed
+    at a time.
 
-    `counts` has the rows of each file. Seed and epoch settle the order, whatever the
-    batches and whoever takes them; without `shuffle` rows come as they lie. `ends` says
-    where each window of files ends in the order.
+    `counts` has the number of rows of each file. The order follows from seed and epoch
+    alone; without `shuffle` it is that of files and rows. `ends` has the place in the
+    order where each window ends.
     """
 
     def __init__(
@@ -56,11 +57,11 @@ class Order:
         self._files = np.arange(len(self._starts) - 1)
         if self._shuffle:
             self._files = self._random.permutation(len(self._files))
-        self._first = self._next = 0  # a place in the order, and one among files
+        self._first = self._next = 0  # the place of `_rows`, and the next file's
         self._rows = np.empty(0, np.int64)
 
     def between(self, low: int, high: int) -> np.ndarray:
-        """Return the rows from one place in the order to another."""
+        """Return the numbers of the rows at the places `low` to `high` of the order."""
         if low < self._first:
             self._begin()
         found = [self._rows]
@@ -79,15 +80,15 @@ class Order:
 
 
 def is_consecutive(rows: np.ndarray) -> bool:
-    """Tell whether numbers follow each other: 5, 6, 7."""
+    """Return whether each number is one more than the number before: 5, 6, 7."""
     return len(rows) > 0 and bool((rows[1:] - rows[:-1] == 1).all())
 
 
 def sorting(rows: np.ndarray) -> np.ndarray:
-    """Return the order in which numbers from 0 on ascend: `numpy.argsort`, but faster.
+    """Return `numpy.argsort` of non-negative integers, only faster.
 
-    Numbers that lie close together are put in their places. NumPy sorts numbers of 16
-    bits by their digits.
+    If the numbers are dense, each is written to its place. Otherwise they are sorted by
+    16 bits at a time, for which NumPy has a radix sort.
 
     >>> sorting(np.array([1 << 40, 7, 1 << 20])).tolist()
     [1, 2, 0]
@@ -100,7 +101,7 @@ def sorting(rows: np.ndarray) -> np.ndarray:
         places = np.full(span, -1)
         places[rows - low] = np.arange(len(rows))
         order = places if span == len(rows) else places[places >= 0]
-        if len(order) == len(rows) and order.min() >= 0:  # or some are equal
+        if len(order) == len(rows) and order.min() >= 0:  # no two are equal
             return order
     order = np.argsort(rows.astype(np.uint16), kind="stable")
     rows = rows >> 16
@@ -112,10 +113,10 @@ def sorting(rows: np.ndarray) -> np.ndarray:
 
 
 def cut(ends: np.ndarray, batch_size: int) -> Iterator[tuple[int, int]]:
-    """Return where parts of an epoch begin and end: whole batches, of whole windows.
+    """Yield where the parts of an epoch begin and end: whole batches.
 
-    The rows that a window leaves over go with those of the next one; the last batch of
-    all has what is left.
+    A part ends with the last whole batch in a window; the window's other rows belong to
+    the next part. The last batch of all has the rows that are left.
 
     >>> list(cut(np.array([5, 6, 16]), 4))
     [(0, 4), (4, 16)]
@@ -129,13 +130,13 @@ def cut(ends: np.ndarray, batch_size: int) -> Iterator[tuple[int, int]]:
 
 
 def most_rows(counts: Sequence[int], window: int, batch_size: int) -> int:
-    """Return how many rows a part may have, in whatever order files come."""
+    """Return the most rows that a part may have, in any order of the files."""
     largest = sum(sorted(counts)[-window:])
     return min(sum(counts), largest + batch_size - 1)
 
 
 def batches_of_part(rows: int, batch_size: int) -> list[slice]:
-    """Return the batches of so many rows, which lie in their order.
+    """Return the batches of a part of `rows` rows, as slices.
 
     >>> batches_of_part(5, 2)
     [slice(0, 2, None), slice(2, 4, None), slice(4, 5, None)]

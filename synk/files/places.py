@@ -1,4 +1,4 @@
-"""Where files are: in folders of this machine, or behind URLs, which fsspec reads."""
+"""Paths of files on this machine, and URLs of files, which fsspec reads."""
 
 from __future__ import annotations
 
@@ -13,32 +13,32 @@ _VERSION_KEYS = (
     *("LastModified", "Last-Modified", "last_modified", "updated", "mtime", "modify"),
     *("modificationTime", "created"),
 )
-"""What file systems of fsspec call that by which they tell a file from its next."""
+"""The names that fsspec's file systems use for a file's version or time of change."""
 
 
 def is_url(path: str) -> bool:
-    """Tell whether a path is a URL: https, s3, gs, abfs, hdfs, memory, ..."""
+    """Return whether a path is a URL: https, s3, gs, abfs, hdfs, memory, ..."""
     return "://" in path
 
 
 def absolute(path: str) -> str:
-    """Return the same place, for processes in other folders."""
+    """Return an absolute path, for processes in other folders; a URL as it is."""
     return path if is_url(path) else os.path.abspath(path)
 
 
 def ending(path: str, ends: Iterable[str]) -> str | None:
-    """Return with which of these a file's name ends, or None."""
+    """Return the one of `ends` that a file's name ends with, or None."""
     name = path.partition("?")[0] if is_url(path) else path
     name = name.rstrip("/").lower()
     return next((end for end in ends if name.endswith(end)), None)
 
 
 def stamp(path: str) -> tuple[int, int]:
-    """Return a file's size, and what tells it from itself after a change."""
+    """Return a file's size, and a number that differs once the file is changed."""
     if not is_url(path):
         found = os.stat(path)
         return found.st_size, found.st_mtime_ns
-    # A table of Zarr is a folder, which web servers do not know as one.
+    # A table of Zarr is a folder, and web servers do not serve folders.
     system, place = _system(path + "/zarr.json" if path.endswith(".zarr") else path)
     info = system.info(place)
     told = repr([info.get(key) for key in _VERSION_KEYS]).encode()
@@ -47,7 +47,7 @@ def stamp(path: str) -> tuple[int, int]:
 
 
 def listed(folder: str) -> list[str] | None:
-    """Return the paths of all that is in a folder, or None if it is none."""
+    """Return the paths of all entries of a folder, or None if it is not a folder."""
     if not is_url(folder):
         return [*map(str, Path(folder).iterdir())] if Path(folder).is_dir() else None
     system, place = _system(folder)
@@ -57,10 +57,10 @@ def listed(folder: str) -> list[str] | None:
 
 
 def opened(path: str, is_read_once: bool = False) -> Any:
-    """Return what pyarrow opens: a path of this machine, or a file behind a URL.
+    """Return a source for pyarrow: the path itself, or an open file for a URL.
 
-    Of that, what pyarrow asks for is read and no more, unless it is read from its
-    beginning to its end.
+    A file of a URL reads only the bytes that pyarrow asks for; with `is_read_once`,
+    from beginning to end, it reads ahead.
     """
     if not is_url(path):
         return path
@@ -69,7 +69,7 @@ def opened(path: str, is_read_once: bool = False) -> Any:
 
 
 def _system(url: str) -> tuple[Any, str]:
-    """Return a file system of fsspec, and what it calls the file."""
+    """Return a URL's file system of fsspec, and the file's path in it."""
     try:
         from fsspec.core import url_to_fs
     except ImportError as error:

@@ -1,9 +1,9 @@
-"""`Rows`: rows that lie in files, and come in an order of the epoch's own.
+"""`Rows`: the rows of files, which an iterator gives part by part, in an epoch's order.
 
-1. `Rows.parts` settles the order of an epoch (`order`), and cuts it into parts.
-2. For each part `Rows._job` finds which rows of which files go where, and opens the
+1. `Rows.parts` makes the order of an epoch (`order`), and cuts it into parts.
+2. For each part `Rows._job` finds the rows, files and places in memory, and maps the
    files, which reads nothing yet (`stored`).
-3. A thread (`JobThread`) reads them, and writes rows to shared memory (`columns`,
+3. A thread (`JobThread`) reads the files, and writes rows to shared memory (`columns`,
    `fill`), while the script trains on the part before.
 """
 
@@ -33,18 +33,18 @@ from .order import (
 
 
 def check_batch_size(batch_size: int) -> None:
-    """Raise ValueError unless batches of so many rows can be made."""
+    """Raise ValueError unless `batch_size` is at least 1."""
     if batch_size < 1:
         raise ValueError(f"batch_size must be at least 1, got {batch_size}")
 
 
 def new_reader() -> JobThread:
-    """Return what reads files while the script trains: a thread for each part."""
+    """Return a new `JobThread` to read files while the script trains."""
     return JobThread("synk-files", is_for_one_job=True)
 
 
 def read_on_any_core(job: Callable[[], None]) -> None:
-    """Do a job; called in a thread that was born with the cores of rank 0."""
+    """Do a job on any core; the thread that calls this was pinned as rank 0 is."""
     with contextlib.suppress(StateError):  # no ranks
         SESSION.context.confinement.unpin_thread()
     job()
@@ -53,28 +53,28 @@ def read_on_any_core(job: Callable[[], None]) -> None:
 class Rows:
     """Rows in files; made by :func:`synk.files.arrays` and :func:`synk.files.images`.
 
-    A `Trainer` is given it in place of arrays. ``len(rows)`` is how many there are, in
-    the order of the files.
+    A `Trainer` takes it in place of arrays. ``len(rows)`` is the number of rows of all
+    files.
 
     Attributes
     ----------
     categories : dict of str to tuple
-        Of columns of categories in tables the values that their numbers stand for.
+        By column of categories in a table: the values that its numbers stand for.
     """
 
     def __init__(self, columns: Sequence[Column], files: int, window: int) -> None:
         self._columns, self._window = list(columns), window
         self.categories: dict[str, tuple] = {}
-        self.kind = "files"  # what messages call them
+        self.kind = "files"  # their name in messages; "pieces" for tables
         counts = [columns[0].rows_of(file) for file in range(files)]
         self._counts = counts
         self._starts = np.concatenate([[0], np.cumsum(counts, dtype=np.int64)])
-        # Those with most bytes first: the thread may have to wait between two.
+        # Columns with most bytes first: the thread may have to wait between two.
         by_size = [int(np.prod(c.shape)) * c.dtype.itemsize for c in self._columns]
         self._turns = sorted(range(len(by_size)), key=by_size.__getitem__, reverse=True)
         self._takes_runs = all(column.takes_runs for column in self._columns)
         self._spare: list[tuple[Data, ...]] = []
-        # In which session machines know it, and as what; see `on_nodes`.
+        # The session's pool, and the number of the nodes' readers; see `on_nodes`.
         self._known: tuple[Any, int | None] | None = None
 
     def __len__(self) -> int:
@@ -94,7 +94,7 @@ class Rows:
         rows : array_like of int
             Their numbers, in the order of the files.
         epoch, seed : int
-            Settle which part of an image is taken, and whether it is mirrored.
+            Determine an image's crop, and whether it is mirrored.
 
         Returns
         -------
@@ -106,7 +106,7 @@ class Rows:
             raise IndexError(f"rows are from 0 to {len(self) - 1}, got {rows!r}")
         out = [np.empty((len(numbers), *c.shape), c.dtype) for c in self._columns]
         draws = self._draws(seed, epoch)
-        # One file after the other: of all together there may be too much for memory.
+        # One file after the other: all together may be too large for memory.
         files = np.searchsorted(self._starts, numbers, side="right")
         order = np.argsort(files, kind="stable")
         for places in np.split(order, np.flatnonzero(np.diff(files[order])) + 1):
@@ -118,8 +118,8 @@ class Rows:
     ) -> Iterator[Part]:
         """Return the batches of an epoch, in parts that lie in memory one at a time.
 
-        While the script has one, a thread reads the next. The order of rows, and what
-        is drawn for each image, follow from `seed` and `epoch`, and not from
+        While the script uses a part, a thread reads the next. The order of rows, and
+        the crop of each image, follow from `seed` and `epoch`, and not from
         `batch_size` or the number of ranks.
 
         Parameters
@@ -129,9 +129,9 @@ class Rows:
         batch_size : int
             Rows of one step, of all ranks together; the last batch has what is left.
         seed : int
-            Of the order, and of what is drawn.
+            Seed of the order, and of crops and mirroring.
         shuffle : bool
-            Whether not to take rows as they lie.
+            Whether to shuffle rows; without, they come in the order of the files.
 
         Yields
         ------
@@ -143,7 +143,7 @@ class Rows:
         ValueError
             If a file is damaged, or has changed since it was found.
         SharedMemoryFull
-            If there is no room for two parts.
+            If there is not enough shared memory for two parts.
         """
         check_batch_size(batch_size)
         order = Order(self._counts, self._window, seed, epoch, shuffle)
@@ -156,7 +156,7 @@ class Rows:
             job = self._job(order.between(low, high), draws, arrays, opened)
             if low:
                 reader.begin(read_on_any_core, job)
-            else:  # nothing goes on yet beside it: loops are compiled here
+            else:  # the script waits for it anyway, and it compiles the loops
                 job()
 
         def end(low: int, high: int, room: tuple[Data, ...]) -> None:
@@ -173,11 +173,11 @@ class Rows:
         end: Callable[[int, int, tuple[Data, ...]], None],
         close: Callable[[], None],
     ) -> Iterator[Part]:
-        """Yield an epoch's parts: while the script has one, the next is read.
+        """Yield an epoch's parts: while the script uses one, the next is read.
 
-        `begin` begins to read rows, from one place in the epoch's order to another,
-        into shared memory, and `end` waits for them; `close` does, too, whatever came
-        in between.
+        ``begin(low, high, room)`` begins to read the rows from place `low` to `high` of
+        the order into the shared memory `room`, and `end` waits for them. `close` waits
+        for a reading that nobody has waited for.
         """
         bounds = list(cut(ends, batch_size))
         rooms: list[tuple[Data, ...]] = []
@@ -200,17 +200,17 @@ class Rows:
                 yield Part(batches_of_part(high - low, batch_size), room)
         finally:
             close()
-            # Not if an interrupt came meanwhile: a thread may be writing there.
+            # Not reached if `close` was interrupted: a thread may still write there.
             self._spare += rooms
 
-    # -- for who goes through an epoch
+    # -- for `parts` here and in `on_nodes`
 
     def _draws(self, seed: int, epoch: int) -> list[np.ndarray | None]:
-        """Return what is drawn for all rows of an epoch, of each column."""
+        """Return an epoch's random numbers for all rows, by column; see `Column`."""
         return [column.draw(len(self), seed, epoch) for column in self._columns]
 
     def _room(self, batch_size: int) -> tuple[Data, ...]:
-        """Return shared memory for a part."""
+        """Return shared memory for the largest part: a `Data` for each column."""
         most = most_rows(self._counts, self._window, batch_size)
         while self._spare:
             room = self._spare.pop()
@@ -232,11 +232,12 @@ class Rows:
         opened: dict[tuple[int, int], Any],
         into: np.ndarray | None = None,
     ) -> Callable[[], None]:
-        """Return what writes rows to `out`, after all that Python can do before.
+        """Return a function that reads rows, by number, into `out`, by column.
 
-        `draws` are of each column, for all rows of the epoch. `opened` has the files
-        of the part before, by column and file, which are replaced by those of this one.
-        Rows come to the places `into` of `out`, by default in their order.
+        The work that needs Python is done before it returns. `draws` has each column's
+        random numbers for all rows of the epoch. `opened` has the open files of the
+        part before, by column and file; they are replaced by this part's. The rows go
+        to the places `into` of `out`, by default 0, 1, ...
         """
         in_order = None
         if into is not None or not (self._takes_runs and is_consecutive(rows)):

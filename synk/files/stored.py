@@ -1,6 +1,6 @@
-"""Arrays as they lie in files: found without reading them, and mapped into memory.
+"""`Stored`: an array in a file, found by the file's header, and mapped or read later.
 
-Files of HDF5, hickle's among them, need h5py, and nothing in them is unpickled.
+Files of HDF5, which hickle writes too, need h5py, and nothing in them is unpickled.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from .mapped import Place, map_array
 class Format(NamedTuple):
     """A format of files; CONTRIBUTING.rst shows how one is added.
 
-    ``find(path, names)`` returns what `Stored` has of arrays, from `name` on: of those
-    of these names or, if they are None, of the only one. It raises ValueError for what
-    is not there. ``read(path, name)`` returns an array that cannot be mapped, or a list
-    of arrays, of which each row has a row of each.
+    ``find(path, names)`` returns for each array the fields of `Stored` from `name` on.
+    The arrays are those named in `names`, or with None the file's only one. It raises
+    ValueError if there is none. ``read(path, name)`` returns an array that cannot be
+    mapped, or a list of arrays: the columns of its rows.
     """
 
     find: Callable[[str, Sequence[str] | None], list[tuple]]
@@ -31,7 +31,7 @@ class Format(NamedTuple):
 
 
 class Stored(NamedTuple):
-    """Where an array lies, in which file."""
+    """An array in a file: where it lies, and its shape and dtype."""
 
     path: str
     stamp: tuple[int, int]  # of the file; see `places.stamp`
@@ -39,18 +39,18 @@ class Stored(NamedTuple):
     shape: tuple[int, ...]
     dtype: np.dtype
     offset: int | None
-    """Where its elements begin in the file, one after the other; None, if they are
-    compressed or in pieces, so that they must be read by the format's library."""
-    is_fortran: bool = False  # the first index is the one that changes fastest
-    cache: Cache | None = None  # where it is kept when it has been read
+    """The byte of the file where its elements begin, if they are contiguous. None if
+    they are compressed or in pieces, so that the format's library must read them."""
+    is_fortran: bool = False  # Fortran order: the first index changes fastest
+    cache: Cache | None = None  # keeps the array once it has been read
 
     @property
     def absolute(self) -> Stored:
-        """The same, for processes in other folders."""
+        """The same array by its absolute path, for processes in other folders."""
         return self._replace(path=places.absolute(self.path))
 
     def on_this_machine(self) -> Stored:
-        """Return where the array lies for this process, which may be on another one."""
+        """Find the array again on this process's machine; ValueError if it differs."""
         names = None if self.name is None else [self.name]
         (found,) = stored_in(self.path, names)
         if (found.shape, found.dtype) != (self.shape, self.dtype):
@@ -58,13 +58,13 @@ class Stored(NamedTuple):
         return found._replace(cache=self.cache)
 
     def arrays(self) -> list[np.ndarray]:
-        """Return the array: mapped, so that what is touched of it is read, or read.
+        """Return the array, mapped or read, in a list.
 
-        It is one, or several of as many rows, which are a row of it together.
+        A list of several arrays has the columns of the array's rows.
         """
         if self.cache is None:
             return self._read()
-        # What is kept is of the file as it was found, whatever became of that.
+        # The key has the file's stamp, so the cache has the file as it was found.
         key = self.absolute[:-1]
         arrays = self.cache.find(key)
         if arrays is None:
@@ -85,9 +85,9 @@ class Stored(NamedTuple):
 
 
 def files_of(paths: str | os.PathLike | Sequence, of_tables: bool = False) -> list[str]:
-    """Return the paths of a folder's files, in the order of names, or of a list.
+    """Return the paths of a folder's files, sorted by name, or those of a list.
 
-    They are those of tables, or those of arrays.
+    The files are tables with `of_tables`, and files of arrays without.
     """
     ends = [end for end in FORMATS if (end in tables.SUFFIXES) == of_tables]
     if isinstance(paths, (str, os.PathLike)):
@@ -114,8 +114,8 @@ def files_of(paths: str | os.PathLike | Sequence, of_tables: bool = False) -> li
 def stored_in(path: str, names: Sequence[Any] | None) -> list[Stored]:
     """Find the arrays of a file, by its header.
 
-    Names are of datasets, or groups of datasets, or pieces of tables; by default it
-    must have one array.
+    `names` has names of datasets or of groups of datasets, or pieces of tables. With
+    None the file must have exactly one array.
     """
     with damaged(path):
         stamp = places.stamp(path)
@@ -131,7 +131,7 @@ def stored_in(path: str, names: Sequence[Any] | None) -> list[Stored]:
 
 @contextlib.contextmanager
 def damaged(path: str) -> Iterator[None]:
-    """Have errors name the file, in a ``with`` block that reads it."""
+    """Raise errors of a ``with`` block that reads a file as ValueError naming it."""
     try:
         yield
     except (FileNotFoundError, IsADirectoryError, PermissionError, ImportError):
@@ -143,7 +143,7 @@ def damaged(path: str) -> Iterator[None]:
         raise ValueError(f"{path}: {text}") from error
 
 
-# -- the arrays of a file: what `Stored` has of them, from `name` on
+# -- the formats: functions that find arrays, and return fields of `Stored` from `name`
 
 
 def _find_npy(path: str, names: Sequence[str] | None) -> list[tuple]:
@@ -157,13 +157,13 @@ def _find_npy(path: str, names: Sequence[str] | None) -> list[tuple]:
 
 
 def _find_hdf5(path: str, names: Sequence[str] | None) -> list[tuple]:
-    """Return the datasets of these names, or the only one with numbers.
+    """Return the datasets named, or with None the only one with numbers.
 
-    A group stands for all that are in it, in the order of their names.
+    The name of a group stands for all datasets in it, sorted by name.
     """
     with _opened(path) as file:
         if names is None:
-            # Whatever else is there, as what pickled objects became, is left alone.
+            # Other datasets, such as pickled objects, are left alone.
             found = [each for each in _below(file) if each.dtype.kind in "biuf"]
             if len(found) != 1:
                 known = ", ".join(dataset.name for dataset in found) or "none"
@@ -201,7 +201,7 @@ def _place(dataset: Any) -> tuple:
     shape, offset = dataset.shape or (), None
     nbytes = dataset.dtype.itemsize * int(np.prod(shape))
     layout = dataset.id.get_create_plist().get_layout()
-    # What was never written has no place, and h5py may name one all the same.
+    # A dataset that was never written has no place, but h5py may return one.
     if layout == h5py.h5d.CONTIGUOUS and dataset.id.get_storage_size() == nbytes > 0:
         offset = dataset.id.get_offset()
     return dataset.name, tuple(shape), dataset.dtype, offset
@@ -229,7 +229,7 @@ FORMATS = {
     **dict.fromkeys((".hkl", ".h5", ".hdf5"), _HDF5),
     **dict.fromkeys(tables.SUFFIXES, Format(tables.find, tables.read)),
 }
-"""By how a file's name ends."""
+"""By the end of a file's name."""
 
 
 def _format(path: str) -> Format:

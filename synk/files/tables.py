@@ -17,24 +17,24 @@ from . import places
 
 
 class Piece(NamedTuple):
-    """Some rows of a table, by which an array of them is found."""
+    """Some rows of some columns of a table; the `name` of a `Stored`."""
 
-    number: int  # in its file
+    number: int  # of the piece in its file
     columns: tuple[str, ...]
     is_vector: bool
-    """Whether a row is what its only column has, and not the numbers of several."""
-    fill: float | None = None  # in place of what is missing
+    """Whether a row is the value of the only column, or a vector of all columns'."""
+    fill: float | None = None  # replaces missing values
     categories: tuple[tuple[str, tuple], ...] = ()
-    """Of columns of categories, which are read as numbers of these."""
+    """By column of categories: its values, in the order of their numbers."""
 
 
 class Opened(NamedTuple):
-    """A file: how many rows each piece has, what columns are, and how one is read.
+    """An open table: the rows of each piece, the kinds of columns, and a reader.
 
-    ``kinds`` has the dtype and shape of a row of each column, None for a column of
-    categories, and the name of a type that is no number. ``read(number, columns)``
-    returns arrays, masked where something is missing, or for categories pairs of codes
-    and values.
+    ``kinds`` has for each column the dtype and shape of a row, None for categories, or
+    the name of a type that is not a number. ``read(number, columns)`` returns an array
+    for each column, masked if values are missing, or for categories a pair of codes and
+    values.
     """
 
     rows: list[int]
@@ -43,7 +43,7 @@ class Opened(NamedTuple):
 
 
 def find(path: str, names: Sequence[Any] | None) -> list[tuple]:
-    """Return what `Stored` has of arrays, from `name` on: of `Piece` each."""
+    """Return for each `Piece` in `names` the fields of `Stored` from `name` on."""
     if names is None or not all(isinstance(name, Piece) for name in names):
         raise ValueError("it is a table: see synk.files.table")
     opened, found = open_table(path), []
@@ -74,7 +74,7 @@ def _kind(opened: Opened, name: str) -> tuple[np.dtype, tuple[int, ...]]:
 
 
 def read(path: str, piece: Piece) -> list[np.ndarray]:
-    """Return what a piece's rows have, column by column."""
+    """Return an array of a piece's rows for each of its columns."""
     categories = dict(piece.categories)
     arrays = []
     values = open_table(path).read(piece.number, piece.columns)
@@ -87,7 +87,7 @@ def read(path: str, piece: Piece) -> list[np.ndarray]:
 
 
 def _whole(array: Any, name: str, fill: float | None) -> np.ndarray:
-    """Return an array with nothing missing."""
+    """Return an array with missing values filled; ValueError if `fill` is None."""
     if not np.ma.isMaskedArray(array):
         return array
     if not np.ma.is_masked(array):
@@ -103,7 +103,7 @@ def _whole(array: Any, name: str, fill: float | None) -> np.ndarray:
 
 
 def _coded(codes: Any, values: Sequence[Any], categories: Sequence[Any]) -> Any:
-    """Return numbers of categories, for those of a piece's own values."""
+    """Return `codes`, which index a piece's `values`, as indices in `categories`."""
     numbers = {value: i for i, value in enumerate(categories)}
     table = np.array([numbers[value] for value in values], np.int32)
     found = np.ma.masked_all(codes.shape, np.int32)
@@ -113,7 +113,7 @@ def _coded(codes: Any, values: Sequence[Any], categories: Sequence[Any]) -> Any:
 
 
 def categories_in(opened: Opened, names: Sequence[str]) -> dict[str, list]:
-    """Return the values that columns of categories have, piece by piece."""
+    """Return all pieces' values of the columns of categories, by column."""
     coded = [name for name in names if opened.kinds.get(name, "") is None]
     found: dict[str, list] = {name: [] for name in coded}
     for number in range(len(opened.rows)) if coded else ():
@@ -123,15 +123,15 @@ def categories_in(opened: Opened, names: Sequence[str]) -> dict[str, list]:
 
 
 def open_table(path: str) -> Opened:
-    """Return a file's pieces; the files of an epoch's window are known from before."""
+    """Open a table; the last 64 that were opened are kept, unless they have changed."""
     return _opened(path, places.stamp(path))
 
 
 @lru_cache(maxsize=64)
 def _opened(path: str, stamp: tuple[int, int]) -> Opened:
-    end = places.ending(path, _WAYS)
+    end = places.ending(path, _OPENERS)
     assert end is not None
-    return _WAYS[end](path)
+    return _OPENERS[end](path)
 
 
 # -- by pyarrow
@@ -171,7 +171,7 @@ def _array(column: Any) -> Any:
     """Return a column of Arrow as an array, or codes with their values."""
     from pyarrow import types
 
-    if hasattr(column, "chunks"):  # mostly one: joining would let go of Python's lock
+    if hasattr(column, "chunks"):  # mostly one; joining would release Python's lock
         if column.num_chunks != 1:
             if types.is_dictionary(column.type):
                 column = column.unify_dictionaries()
@@ -280,7 +280,7 @@ def _open_zarr(path: str) -> Opened:
 
 _COMPRESSED = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd"}
 
-_WAYS: dict[str, Callable[[str], Opened]] = {
+_OPENERS: dict[str, Callable[[str], Opened]] = {
     ".arrow": _open_arrow,
     ".csv": _open_csv,
     **{".csv" + end: _open_csv for end in _COMPRESSED},
@@ -289,5 +289,5 @@ _WAYS: dict[str, Callable[[str], Opened]] = {
     ".zarr": _open_zarr,
 }
 
-SUFFIXES = tuple(_WAYS)
-"""How the names of tables end."""
+SUFFIXES = tuple(_OPENERS)
+"""The ends of tables' file names."""

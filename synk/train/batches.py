@@ -90,7 +90,7 @@ def parts_of(
     """
     if (
         isinstance(source, Rows)
-        and on_nodes.are_several()
+        and on_nodes.has_several_nodes()
         and takes_own_rows(step, num_slices, output_subset)
         and on_nodes.can_read(source)
     ):
