@@ -1,4 +1,4 @@
-"""Training: steps, scaled losses, the loop over epochs, folds and sweeps."""
+"""Training: steps, loss scaling, the loop over epochs, cross-validation, sweeps."""
 
 from .models import Draw, Model, Step, step
 

@@ -1,7 +1,7 @@
-"""The batches of an epoch, and the steps that go through them.
+"""The batches of an epoch, and the loop of steps over them.
 
-A source of rows gives an epoch in parts (`files.order.Part`): arrays, rows in files, or
-a class of the script's with a method `parts` like that of `synk.files.Rows`.
+A *source* of rows gives an epoch in parts (`files.order.Part`). It is made of arrays,
+is `synk.files.Rows`, or is an object of the script's with a method `parts` like theirs.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from ..reduce_ops import REDUCE_OPS, combine
 
 
 class Arrays:
-    """Arrays whose rows are all there, or some of them, as `batch` says it in a call.
+    """A source of arrays, or of those rows of theirs that `rows` selects.
 
-    An epoch of them has one part.
+    An epoch has one part. `rows` is like the argument `batch` of a call.
     """
 
     def __init__(self, data: Sequence, rows: Any = None) -> None:
@@ -38,10 +38,9 @@ class Arrays:
     def parts(
         self, epoch: int, batch_size: int, *, seed: int, shuffle: bool
     ) -> Iterator[Part]:
-        """Return an epoch's batches: every row once, the last batch has what is left.
+        """Return an epoch's batches: every row once; the last batch may be smaller.
 
-        The order follows from seed and epoch, whatever was drawn before, and whatever
-        number of ranks there is.
+        The order follows from seed and epoch alone.
         """
         order = self.rows
         if shuffle:
@@ -51,12 +50,12 @@ class Arrays:
 
 
 def has_parts(data: Sequence) -> bool:
-    """Tell whether the first of the inputs gives parts, with what has rows."""
+    """Return whether the first input is a source, with a method `parts`."""
     return bool(data) and callable(getattr(data[0], "parts", None))
 
 
 def source_of(step: Function, data: Sequence, rows: Any = None) -> Any:
-    """Return where the rows of a step's inputs come from; `rows` chooses of arrays."""
+    """Return the source of a step's inputs with rows; `rows` selects rows of arrays."""
     if not step.has_rows:
         raise ValueError(f"{step!r} has no scattered input, so there are no batches")
     if not data:
@@ -69,7 +68,7 @@ def source_of(step: Function, data: Sequence, rows: Any = None) -> Any:
 
 
 def rows_of(step: Function, data: Sequence, rows: Any = None) -> np.ndarray:
-    """Return the numbers of the rows that are chosen of arrays."""
+    """Return the numbers of the rows that `rows` selects of arrays."""
     source = source_of(step, data, rows)
     if not isinstance(source, Arrays):
         raise TypeError(f"rows are chosen from arrays, and {data[0]!r} gives its own")
@@ -84,9 +83,9 @@ def parts_of(
     output_subset: Any = None,
     **_: Any,
 ) -> Iterator[Part]:
-    """Return the parts of an epoch, for runs of a step with such options.
+    """Return the parts of an epoch; the other arguments are those of ``step.run``.
 
-    On several machines each reads its own rows of files where a step does with them.
+    On several nodes each reads only its own ranks' rows of files, if the step allows.
     """
     if (
         isinstance(source, Rows)
@@ -100,7 +99,7 @@ def parts_of(
 
 
 def _sizes_of(part: Part) -> list[int]:
-    """Return how many rows each batch has."""
+    """Return the number of rows of each batch."""
     return [
         batch.size
         if isinstance(batch, np.ndarray) and batch.dtype.kind == "i"
@@ -110,20 +109,20 @@ def _sizes_of(part: Part) -> list[int]:
 
 
 class EpochSteps(NamedTuple):
-    """What the steps of an epoch have come to."""
+    """The results of an epoch's steps."""
 
     losses: np.ndarray
     sizes: list[int]  # rows of each step
     ran: RunTimes
-    reading: float  # seconds in which rows were waited for
+    reading: float  # seconds that the master waited for parts
 
 
 def make_steps(
     parts: Iterator[Part], step: Function, run: Callable[..., Any]
 ) -> EpochSteps:
-    """Make the steps of an epoch: `run` is called with each part's batches and inputs.
+    """Make the steps of an epoch: call `run` with each part's batches and inputs.
 
-    The parts are closed in the end, if that can be done.
+    `parts` is closed in the end, if it has a method `close`.
     """
     losses: list[np.ndarray] = []
     sizes: list[int] = []
@@ -146,11 +145,14 @@ def make_steps(
     return EpochSteps(np.concatenate([np.empty(0), *losses]), sizes, ran, reading)
 
 
-# -- rows that are not trained on
+# -- validation
 
 
 def validated(validation: Callable | Sequence, batch_size: int) -> dict[str, float]:
-    """Return what a validation has found, by name; its arguments may be in batches."""
+    """Return the results of a validation, by name, as ``val_loss``.
+
+    If the first argument is a source, the function is called for batches of its rows.
+    """
     function: Any
     args: list[Any]
     function, *args = [validation] if callable(validation) else validation
@@ -168,7 +170,7 @@ def validated(validation: Callable | Sequence, batch_size: int) -> dict[str, flo
 def _over_parts(
     function: Function, source: Any, others: Sequence, batch_size: int
 ) -> list[Any]:
-    """Return a function's outputs for all rows of a source, combined over batches."""
+    """Return a function's outputs for all rows of `source`, combined over batches."""
     if not isinstance(function, Function):
         raise TypeError(f"batches are for what synk.function returns, not {function!r}")
     ops = [op for op in function.output_modes if op in REDUCE_OPS]

@@ -1,8 +1,8 @@
-"""The callbacks of a `Trainer.fit`: whom it asks, and what a file holds of them.
+"""The callbacks of a `Trainer.fit`: their calls, and their states for a file.
 
-A file may be written in the midst of asking, as `Checkpoint` does it. Callbacks that
-come after it in the list have not heard of the epoch then. The file says so, and where
-training goes on they are asked first.
+A callback may write the trainer's file, as `Checkpoint` does, before the callbacks that
+follow it in the list were called for the epoch. The file says so, and training that
+goes on from the file calls them first.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from ..user_frames import callers_level
 
 
 class CallbackList:
-    """The callbacks of a fit; `are_running` while there is one that asks them."""
+    """The callbacks of a fit; `are_running` during the fit."""
 
     def __init__(self, callbacks: Sequence[Callable | Callback] = ()) -> None:
-        # By what a file knows them: of one key, from the second on with its number.
+        # By their keys in a file: if a key occurs again, a number is added to it.
         self._callbacks: dict[str, Any] = {}
         seen: Counter[str] = Counter()
         for callback in callbacks:
@@ -31,13 +31,12 @@ class CallbackList:
                 key = getattr(callback, "__qualname__", type(callback).__qualname__)
             seen[key] += 1
             self._callbacks[key if seen[key] == 1 else f"{key} #{seen[key]}"] = callback
-        # Of the epoch whose numbers they are asked about, what those have answered
-        # that were asked; None where nobody is being asked.
+        # During `after_epoch`: whether each callback called so far wants to stop.
         self._answers: dict[str, bool] | None = None
         self.are_running = False
 
     def before_epoch(self, trainer: Any, epoch: int) -> None:
-        """Tell all of them that an epoch begins."""
+        """Call every `Callback.before_epoch`."""
         for callback in self._callbacks.values():
             if isinstance(callback, Callback):
                 callback.before_epoch(trainer, epoch)
@@ -48,12 +47,15 @@ class CallbackList:
         numbers: dict[str, float],
         known: Mapping[str, bool] | None = None,
     ) -> bool:
-        """Ask all whose answer is not known; return whether anybody wants to stop."""
+        """Call the callbacks not in `known`; return whether one wants to stop.
+
+        `known` has the answers of callbacks that were called before the file was saved.
+        """
         known = known or {}
         self._answers = answers = {}
         try:
             for key, callback in self._callbacks.items():
-                # One that saves meanwhile has done its part by that.
+                # Set before the call: a callback that saves the file counts as called.
                 answers[key] = known.get(key, False)
                 if key not in known:
                     ask = callback
@@ -66,7 +68,7 @@ class CallbackList:
 
     @contextlib.contextmanager
     def running(self) -> Iterator[None]:
-        """Have it known that there is a fit that asks them."""
+        """Set `are_running` in a ``with`` block."""
         self.are_running = True
         try:
             yield
@@ -74,9 +76,9 @@ class CallbackList:
             self.are_running = False
 
     def states(self) -> list[dict[str, Any]]:
-        """Return what a file is to say of them: of each its key and its state.
+        """Return for each callback an entry of the file: its key and its state.
 
-        And, in the midst of asking, its answer: None of one that was not asked yet.
+        During `after_epoch` an entry has the answer, too; None if not yet called.
         """
         found = []
         for key, callback in self._callbacks.items():
@@ -87,10 +89,11 @@ class CallbackList:
             found.append(one)
         return found
 
-    def go_on(self, trainer: Any, states: Sequence[Mapping[str, Any]]) -> bool:
-        """Have the callbacks go on with what `states` has returned.
+    def restore(self, trainer: Any, states: Sequence[Mapping[str, Any]]) -> bool:
+        """Restore the callbacks from `states`, entries of a file.
 
-        Return whether training is to end with the epoch in which the file was written.
+        If the file was saved during `after_epoch`, call those it had not called yet.
+        Return whether training ends with that epoch.
         """
         by_key = {str(of["key"]): of for of in states}
         left = [key for key in by_key if key not in self._callbacks]
@@ -109,7 +112,7 @@ class CallbackList:
                 )
         if not any("answer" in of for of in states) or not trainer.history.epochs:
             return False
-        # Those of which the file knows nothing have not been there in that epoch.
+        # Callbacks that are not in the file were not there in that epoch.
         known = {key: False for key in self._callbacks if key not in by_key}
         known |= {
             key: of["answer"] for key, of in by_key.items() if of["answer"] is not None
@@ -125,7 +128,7 @@ def _class_of(key: str) -> str:
 def progress_bar(
     is_shown: bool, total: int, unit: str = "epoch"
 ) -> Iterator[Callable[[Mapping[str, float]], object]]:
-    """Give what shows an epoch's numbers, in a ``with`` block."""
+    """Yield a function that shows an epoch's numbers in a progress bar, or nowhere."""
     bars: Any = None  # tqdm, if it is installed
     if is_shown:
         with contextlib.suppress(ImportError):

@@ -1,8 +1,9 @@
-"""What a `Trainer`'s file has: values on all ranks, and trees of values as JSON.
+"""The file of a `Trainer`: variables' values on all ranks, and other state as JSON.
 
-Callbacks and histories are such trees. JSON holds lists, dicts by strings, and numbers,
-floats to the bit. Whatever else occurs is a dict of one key that says what it is: so
-arrays, which lie in the file by themselves, under names. Nothing is pickled.
+States of callbacks and histories are trees of values. JSON holds lists, dicts with
+strings as keys, and numbers, floats to the bit. Any other value becomes a dict with one
+key, its kind (`_TAGS`); an array is stored in the file under a name. Nothing is
+pickled.
 """
 
 from __future__ import annotations
@@ -29,49 +30,49 @@ from ..variables.one_rank import worker_get_values
 
 _META = "trainer"
 _ROOM = 1 << 24
-"""Bytes to be expected of the numbers of all epochs."""
+"""Expected bytes of the header, which has the numbers of all epochs."""
 
 _LARGEST_SET = 1 << 20
-"""Bytes of a value of `SetVariables`: a rate, a mask; data are larger."""
+"""The most bytes of a value in `SetVariables`, such as a rate or a mask; not data."""
 
 
 def write(
     path: Path, header: Mapping[str, Any], arrays: Mapping[str, np.ndarray]
 ) -> None:
-    """Write arrays to a file, and a header, as `as_json` has made it."""
+    """Write arrays and a header, made by `as_json`, to a file."""
     names = {name: array.nbytes for name, array in arrays.items()}
     text = json.dumps({**header, "arrays": names})
     write_arrays(path, {_META: np.frombuffer(text.encode(), np.uint8), **arrays})
 
 
 def read(path: Path) -> dict[str, Any]:
-    """Return the header that `write` has written, or raise CheckpointError."""
+    """Return the header and arrays of a file; CheckpointError if it is damaged."""
     header = json.loads(read_arrays(path, {_META: _ROOM})[_META].tobytes())
     return from_json(header, read_arrays(path, header.pop("arrays")))
 
 
-def check_fits(path: Path, what: str, found: Any, expected: Any) -> None:
-    """Raise unless a file is of what is to go on."""
+def check_same(path: Path, what: str, found: Any, expected: Any) -> None:
+    """Raise CheckpointError unless the file's value of `what` is this trainer's."""
     if found != expected:
         raise CheckpointError(
             f"{path} is of {what} {found}, and this trainer has {expected}"
         )
 
 
-# -- what a step updates, on all ranks
+# -- variables that a step updates, on all ranks
 
 
-def take_values(variables: Sequence[SharedVariable]) -> list[Any]:
-    """Return the values of variables, as `give_values` takes them.
+def copy_values(variables: Sequence[SharedVariable]) -> list[Any]:
+    """Return copies of the values of variables, for `restore_values`.
 
-    Of one that is not equal on all ranks it is a list of their values. Random streams
-    are each rank's own.
+    A replicated variable has one value; a local one, or a random stream, a list of
+    values by rank.
     """
     numbers = master_replicate_variables(variables)
     by_rank = SESSION.run(worker_get_values, numbers, None)
     found = []
     for var, of_ranks in zip(variables, zip(*by_rank, strict=True), strict=True):
-        # Ranks write there again.
+        # Copies: the next command overwrites the ranks' memory.
         values = [_copied(SESSION.context.array(each)) for each in of_ranks]
         is_stream = isinstance(values[0], np.random.Generator)
         is_one = SESSION.ledger.of(var).kind == "replicated" and not is_stream
@@ -79,15 +80,15 @@ def take_values(variables: Sequence[SharedVariable]) -> list[Any]:
     return found
 
 
-def give_values(
+def restore_values(
     variables: Sequence[SharedVariable],
     values: Sequence[Any],
     holdings: Sequence[Holding],
     what: str,
 ) -> None:
-    """Give variables the values that `take_values` has returned, on as many ranks.
+    """Set variables on all ranks to values of `copy_values`, of as many ranks.
 
-    `holdings` say how these have held them, and `what` does this, for messages.
+    The ledger then notes `holdings`; `what` names the cause, for messages.
     """
     pairs = list(zip(variables, values, strict=True))
     for rank in (None, *range(SESSION.size)):
@@ -103,11 +104,13 @@ def give_values(
         SESSION.ledger.note([var], holding)
 
 
-def give_in_script(variables: Sequence[SharedVariable], values: Sequence[Any]) -> None:
-    """Give the script's variables rank 0's values: as if the script had set them.
+def restore_in_script(
+    variables: Sequence[SharedVariable], values: Sequence[Any]
+) -> None:
+    """Set the script's variables to rank 0's values, as if the script had set them.
 
-    The ranks, of any number, get them before they next need them; of a random stream
-    each has one that follows from it.
+    Ranks, of any number, get the values with the next call that needs them, and derive
+    their own random streams.
     """
     for var, value in zip(variables, values, strict=True):
         own = value[0] if isinstance(value, list) else value
@@ -115,7 +118,7 @@ def give_in_script(variables: Sequence[SharedVariable], values: Sequence[Any]) -
 
 
 def _value(var: SharedVariable, value: Any) -> Any:
-    """Return a copy of a value, which must be of the variable's type."""
+    """Return a copy of a value; raise unless the variable's type accepts it."""
     return var.type.filter(_copied(value), strict=True)
 
 
@@ -124,16 +127,16 @@ def _copied(value: Any) -> Any:
     return copy.deepcopy(value) if is_stream else np.array(value)
 
 
-def check_can_be_on(
+def check_number_of_ranks(
     path: Path,
     ranks: int,
     rule: Any,
     variables: Sequence[SharedVariable],
     holdings: Sequence[Holding],
 ) -> None:
-    """Raise unless what so many ranks had can be that of those that there are.
+    """Raise unless values of `ranks` ranks can be restored on this session's ranks.
 
-    It can where all ranks have the same, as in exact training: not by a rule.
+    On another number of ranks that needs replicated variables, and no rule.
     """
     if ranks == SESSION.size:
         return
@@ -151,15 +154,15 @@ def check_can_be_on(
         )
 
 
-# -- what a step only reads
+# -- variables that a step only reads
 
 
 class SetVariables:
-    """Which variables were set since training began, as by a callback: a learning rate.
+    """The variables that were set since training began, as a callback sets a rate.
 
-    They are as much a part of what training goes on with as the parameters. One that
-    nobody has changed is the script's: a file that held it would undo what the script
-    sets before it goes on. The step reads them, and does not update them by itself.
+    The step reads them, and does not update them. A file has them, as training goes on
+    with their values. It has no variable that nobody has set: loading would undo what
+    the script sets before it loads.
     """
 
     def __init__(self, step: Function) -> None:
@@ -168,12 +171,12 @@ class SetVariables:
         self._from_file: set[SharedVariable] = set()
 
     def begin(self) -> None:
-        """Take the present values for those that the script has set."""
+        """Note the present values, at the first fit, as those before training."""
         if self._before is None:
             self._before = {var: np.array(v) for var, v in self._present().items()}
 
     def changed(self) -> list[dict[str, Any]]:
-        """Return those that were set, by name and number, as a file has them."""
+        """Return the variables that were set, as entries of a file."""
         found = []
         before = self._before or {}
         for i, (var, value) in enumerate(self._present().items()):
@@ -185,7 +188,7 @@ class SetVariables:
     def values_of(
         self, path: Path, entries: Sequence[Mapping[str, Any]]
     ) -> dict[SharedVariable, np.ndarray]:
-        """Return the values that a file has, by variable; nothing is set yet."""
+        """Return the values in a file's entries, by variable; nothing is set yet."""
         found = {}
         variables = list(self._present())
         for of in entries:
@@ -200,14 +203,14 @@ class SetVariables:
             found[var] = var.type.filter(of["value"], strict=True)
         return found
 
-    def give(self, values: Mapping[SharedVariable, np.ndarray]) -> None:
-        """Set variables to what a file has; files to come have them as well."""
+    def restore(self, values: Mapping[SharedVariable, np.ndarray]) -> None:
+        """Set variables to a file's values; later files will have them, too."""
         self._from_file.update(values)
         for var, value in values.items():
             host.set_value(var, value)
 
     def _present(self) -> dict[SharedVariable, np.ndarray]:
-        """Return the values that the step only reads, and that all ranks have."""
+        """Return the values of replicated variables that the step only reads."""
         found = {}
         updated = set(self._step.updated)
         for var in self._step.get_shared():
@@ -225,9 +228,9 @@ _TAGS = ("<array>", "<scalar>", "<generator>", "<bytes>", "<tuple>", "<set>", "<
 
 
 def as_json(value: Any, arrays: dict[str, np.ndarray], name: str, what: str) -> Any:
-    """Return a tree of values as JSON has it, and add its arrays to those of a file.
+    """Return a tree of values in JSON's types, and add its arrays to `arrays`.
 
-    Their names begin with `name`; `what` the value is, messages say.
+    The arrays' names begin with `name`; messages call the value `what`.
     """
     if type(value) in _PLAIN:
         return value
@@ -255,7 +258,7 @@ def as_json(value: Any, arrays: dict[str, np.ndarray], name: str, what: str) -> 
 
 
 def _as_array(value: Any, what: str) -> tuple[str, np.ndarray]:
-    """Return a value as an array, and what it was."""
+    """Return the tag of a value's kind, and the value as an array."""
     if isinstance(value, np.random.Generator):
         return "<generator>", as_bytes(what, [value])
     if isinstance(value, bytes):
@@ -274,7 +277,7 @@ def _as_array(value: Any, what: str) -> tuple[str, np.ndarray]:
 
 
 def from_json(tree: Any, arrays: Mapping[str, np.ndarray]) -> Any:
-    """Return the value of which `as_json` has made this."""
+    """Return the value that `as_json` has converted; a frozenset becomes a set."""
     if isinstance(tree, list):
         return [from_json(of, arrays) for of in tree]
     if not isinstance(tree, dict):

@@ -1,4 +1,4 @@
-"""What training has come to, by epochs and steps, and a picture of it."""
+"""`History`: losses and times of training, by epochs and steps, and a plot."""
 
 from __future__ import annotations
 
@@ -16,40 +16,40 @@ _SPENT = {
     "exchange": "#dd8452",
     "wait": "#999999",
 }
-"""What the time of an epoch is spent on, from below, and in which colour."""
+"""The colours of an epoch's times in the plot, from the bottom up."""
 
 
 class History:
-    """What was measured while training.
+    """Losses and times of training, by epochs and steps.
 
     Attributes
     ----------
     epochs : list of dict
-        For each epoch numbers by name: ``"epoch"``, ``"step"`` (how many were made
-        until then), ``"loss"`` (the mean of what the steps return, by rows),
-        ``"seconds"`` and what of these the ranks have spent, see below, ``"reading"``
-        (of these, waiting for rows in files), ``"staleness"``, and what validation has
-        returned as ``"val_..."``.
+        For each epoch numbers by name: ``"epoch"``, ``"step"`` (the number of steps
+        made until then), ``"loss"`` (the mean of the steps' losses, weighed by rows),
+        ``"seconds"`` and their uses (see below), ``"reading"`` (seconds of these that
+        were spent waiting for rows in files), ``"staleness"``, and the results of
+        validation as ``"val_..."``.
     losses : list of float
-        For each step what it has returned first.
+        For each step, its first output.
     step_rows : list of int
-        For each step how many rows it was of.
+        For each step, its number of rows.
     step_seconds : list of float
-        For each step how long it took on rank 0, with what it waited for others, and
-        by a rule with the exchange that came after it.
+        For each step, its seconds on rank 0, including waits for other ranks and, by a
+        rule, the exchange after the step.
 
     Notes
     -----
-    The ``"seconds"`` of an epoch are those of its steps: callbacks and validation are
-    not in them. What ranks have spent of them are their means over the ranks:
-    ``"compute"``; ``"rows"``, to take rows of the data; ``"exchange"``, to reduce
-    gradients and other values, and by a rule to exchange parameters; and ``"wait"``,
-    for other ranks, wherever that was. They do not overlap. An all-reduce of up to 2 kB
-    counts as waiting. What is left is compiling the step, with the first one made by
-    it, and starting the ranks.
+    The ``"seconds"`` of an epoch are those of its steps, without callbacks and
+    validation. Four numbers say how ranks have used them, as means over the ranks,
+    without overlap: ``"compute"``; ``"rows"``, to take rows of the data;
+    ``"exchange"``, to reduce gradients and other values, and by a rule to exchange
+    parameters; and ``"wait"``, for other ranks. An all-reduce of up to 2 kB counts as
+    waiting. The rest of the seconds is for compiling the step, with the first step made
+    by it, and for starting the ranks.
 
-    ``"staleness"`` is the mean number of other ranks' exchanges between two of one: how
-    often the centre has moved since a rank saw it. Of exact training it is 0.
+    ``"staleness"`` is the mean number of other ranks' exchanges between two of one
+    rank: how often the centre has moved since a rank saw it; 0 in exact training.
     """
 
     def __init__(self) -> None:
@@ -59,7 +59,7 @@ class History:
         self.step_seconds: list[float] = []
 
     def __getitem__(self, name: str) -> list[float]:
-        """Return a number of every epoch, by its name."""
+        """Return the number `name` of every epoch."""
         return [epoch[name] for epoch in self.epochs]
 
     def __len__(self) -> int:
@@ -76,7 +76,7 @@ class History:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
-        """Return what `save` has written.
+        """Return a history that `save` has written.
 
         Parameters
         ----------
@@ -85,7 +85,7 @@ class History:
         Raises
         ------
         ValueError
-            If the file is none of a history.
+            If the file has no history.
         """
         found = json.loads(Path(path).read_text())
         if not isinstance(found, dict) or found.keys() != vars(cls()).keys():
@@ -100,8 +100,8 @@ class History:
         Parameters
         ----------
         of : {"epochs", "steps"}
-            Of a step there are the numbers ``"step"`` and ``"epoch"``, from 1 on,
-            ``"loss"``, ``"rows"`` and ``"seconds"``.
+            The columns for steps are ``"step"`` and ``"epoch"``, from 1 on, ``"loss"``,
+            ``"rows"`` and ``"seconds"``.
 
         Raises
         ------
@@ -141,7 +141,7 @@ class History:
         path : str or path-like, optional
             The file to save the figure in; the extension says the format.
         axes : sequence of three matplotlib.axes.Axes, optional
-            Where to draw. By default in a new figure, which pyplot does not know.
+            Where to draw; by default a new figure, unknown to pyplot.
 
         Returns
         -------
@@ -179,14 +179,14 @@ class History:
         seconds: Sequence[float],
         numbers: Mapping[str, float],
     ) -> None:
-        """Take note of an epoch.
+        """Add an epoch.
 
         Parameters
         ----------
         losses, rows, seconds : sequence
-            Of its steps.
+            Those of the epoch's steps.
         numbers : mapping of str to float
-            What else is known of it.
+            Further numbers of the epoch.
         """
         self.losses += [float(loss) for loss in losses]
         self.step_rows += rows
@@ -225,7 +225,7 @@ def _draw(
 
 
 def _stack(panel: Any, epochs: Sequence[Mapping[str, float]], numbers: list) -> None:
-    """Draw a bar for each epoch: what its seconds were spent on."""
+    """Draw a bar for each epoch: its seconds, stacked by use."""
     low = np.zeros(len(epochs))
     for name, colour in _SPENT.items():
         high = np.array([of.get(name, 0.0) for of in epochs])
@@ -236,7 +236,7 @@ def _stack(panel: Any, epochs: Sequence[Mapping[str, float]], numbers: list) -> 
     panel.bar(numbers, rest, 0.8, low, color="#e5e5e5", label="compile, start")
     panel.set(xlabel="epoch", ylabel="seconds, mean of the ranks")
     usual = whole[1:].max(initial=0)
-    if 0 < 2 * usual < whole[0]:  # otherwise the others are not seen
+    if 0 < 2 * usual < whole[0]:  # or the first bar would dwarf the others
         panel.set_ylim(0, 1.5 * usual)
         title = f"the first, which compiles: {whole[0]:.3g} s"
         panel.set_title(title, fontsize="small")

@@ -1,9 +1,9 @@
 """A model of Keras 2, on its Theano backend, as a training step.
 
 The weights of such a model are shared variables, and its optimiser makes updates of
-them. What is read of it is public in Keras 2.3.1 and 2.2.5, the last of their lines:
-``inputs``, ``targets``, ``sample_weights``, ``total_loss``, ``trainable_weights``,
-``updates`` and ``optimizer.get_updates``.
+them. The attributes used here are public in Keras 2.3.1 and 2.2.5, the last releases of
+2.3 and 2.2: ``inputs``, ``targets``, ``sample_weights``, ``total_loss``,
+``trainable_weights``, ``updates`` and ``optimizer.get_updates``.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ..call.make import function
 
 
 def is_model(step: Any) -> bool:
-    """Tell whether something is a model of Keras."""
+    """Return whether `step` is a model of Keras."""
     return any(
         kind.__name__ == "Model" and kind.__module__.partition(".")[0] == "keras"
         for kind in type(step).__mro__
@@ -27,10 +27,10 @@ def is_model(step: Any) -> bool:
 
 
 def step_of(model: Any, is_local: bool) -> Function:
-    """Return a training step of a compiled model, as its ``train_on_batch`` makes it.
+    """Return a training step of a compiled model, the same as its ``train_on_batch``.
 
-    It takes a batch for each input and output of the model, and returns the loss. If it
-    `is_local`, ranks make it by themselves, for a training rule.
+    The step takes a batch for each input and output of the model, and returns the loss.
+    With `is_local` each rank makes it by itself, for a training rule.
     """
     backend = sys.modules["keras"].backend
     if backend.backend() != "theano":

@@ -1,10 +1,10 @@
 """Loss scaling: gradients that float16 can hold.
 
 The smallest gradients of a network would be 0 in float16, which ends at 6e-8. So the
-loss is multiplied by a number, which all gradients then are, and that is undone in
-float32. Where it is too large, some gradient becomes infinite or not a number: that
-step is not made, and the number is halved. (Micikevicius et al. 2018, "Mixed precision
-training", section 3.2; the search for the number is that of Apex, PyTorch and others.)
+loss is multiplied by a factor, the *scale*, which multiplies all gradients; they are
+divided by it in float32. If the scale is too large, some gradient becomes infinite or
+NaN: that step is skipped, and the scale is halved. (Micikevicius et al. 2018, "Mixed
+precision training", section 3.2; Apex, PyTorch and others search for the scale alike.)
 """
 
 from __future__ import annotations
@@ -22,38 +22,38 @@ from pytensor.tensor.type import DenseTensorType
 
 
 class LossScale:
-    """A number that a loss is multiplied by, and how it changes from step to step.
+    """The scale of a loss, and its changes from step to step.
 
-    It is halved in a step whose gradients overflow, and doubled after `interval` steps
-    in which none did. Powers of two only, so that nothing is rounded.
+    A step whose gradients overflow halves the scale; `interval` steps in a row without
+    overflow double it. The scale is a power of two, so scaling rounds nothing.
 
     Parameters
     ----------
     initial : float
-        The number at first: a power of two.
+        The first scale: a power of two.
     interval : int
-        After so many good steps it is doubled.
+        The number of good steps after which the scale is doubled.
     smallest, largest : float
-        It stays within these, powers of two.
+        The limits of the scale, powers of two.
     name : str
-        Of the variables, by which checkpoints know them.
+        The name of the variables, as in checkpoints.
 
     Attributes
     ----------
     value : SharedVariable
-        The number; float32, of no dimensions.
+        The scale; float32, of no dimensions.
     good_steps : SharedVariable
-        How many steps in a row were good since it last changed; int32.
+        The number of good steps in a row since the scale last changed; int32.
 
     Raises
     ------
     ValueError
-        If a number is no power of two, or they are not in order.
+        If a scale is not a power of two, or the three are not in order.
 
     Notes
     -----
-    All ranks come to the same decisions if the gradients were reduced over all of them,
-    as those of :func:`synk.grad` are: what is not finite on one is not finite in the
+    All ranks make the same decisions if the gradients were reduced over the ranks, as
+    those of :func:`synk.grad` are: if a value is not finite on one rank, neither is the
     result.
 
     Examples
@@ -106,7 +106,7 @@ class LossScale:
         self.good_steps = pytensor.shared(np.array(0, "int32"), f"{name}:good_steps")
 
     def scaled(self, loss: Any) -> Any:
-        """Return a loss times the number, of the loss's dtype, to take gradients of.
+        """Return the loss times the scale, in the loss's dtype, to take gradients of.
 
         Parameters
         ----------
@@ -115,12 +115,12 @@ class LossScale:
         return loss * pt.cast(self.value, loss.type.dtype)
 
     def unscaled(self, gradients: Any) -> Any:
-        """Return gradients of a scaled loss divided by the number.
+        """Return gradients of a scaled loss, divided by the scale.
 
         Parameters
         ----------
         gradients : TensorVariable, or list of these
-            Already combined over all ranks, by :func:`synk.grad` for one.
+            Already combined over all ranks, as by :func:`synk.grad`.
         """
         if not isinstance(gradients, (list, tuple)):
             return gradients / pt.cast(self.value, gradients.type.dtype)
@@ -129,17 +129,17 @@ class LossScale:
     def guarded(
         self, updates: Any, gradients: Sequence
     ) -> dict[SharedVariable, Variable]:
-        """Return updates that are made if all gradients are finite, and the number's.
+        """Return updates that keep old values unless all gradients are finite.
 
-        They are for :func:`synk.function`, by shared variable.
+        The result is for :func:`synk.function`, and has the scale's own updates, too.
 
         Parameters
         ----------
         updates : dict, or list of pairs
-            Of an update rule and whatever else a bad step must not change; variables
-            keep their values in one. Random streams go on.
+            Those of an update rule, and any others that a bad step must not make.
+            Random streams go on in a bad step.
         gradients : TensorVariable, or list of these
-            Of all parameters, scaled or not.
+            Those of all parameters, scaled or not.
         """
         if not isinstance(gradients, (list, tuple)):
             gradients = [gradients]
@@ -153,7 +153,7 @@ class LossScale:
         return made | self._moved(good)
 
     def _moved(self, good: Any) -> dict[SharedVariable, Variable]:
-        """Return the updates of the number itself."""
+        """Return the updates of the scale and its count of good steps."""
         value, steps = self.value, self.good_steps + np.int32(1)
         is_time = pt.ge(steps, np.int32(self._interval))
         doubled = pt.minimum(value * np.float32(2), np.float32(self._largest))
@@ -166,7 +166,7 @@ class LossScale:
 
 
 def finite(values: Sequence) -> Any:
-    """Return whether no element of any value is infinite or not a number."""
+    """Return, as a graph, whether all elements of all values are finite."""
     bad = [pt.any(pt.or_(pt.isnan(value), pt.isinf(value))) for value in values]
-    # Not by `invert`: without C code PyTensor computes that of a number, -2 for True.
+    # Not by `invert`, which PyTensor without C code computes as an int's: -2 for True.
     return pt.eq(pt.any(pt.stack(bad)), np.array(False))

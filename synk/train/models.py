@@ -1,10 +1,10 @@
-"""Models that are no graphs: arrays in, arrays out, by any library.
+"""Models that are not graphs: arrays in, arrays out, by any library.
 
-A `Model` computes with NumPy, torch or what it likes. `step` puts it into a graph, as
-two Ops: one gives the gradient of a batch, which is a sum over rows, and the other
-moves the parameters by that of all rows. So the compiler places them as it does any Op
-whose sharding is registered, and ranks, slices, checks, training rules and files take
-the step as they take any other.
+A `Model` computes with NumPy, torch or any other library. `step` puts it into a graph
+as two Ops: one computes the gradient of a batch, a sum over rows, and the other moves
+the parameters by the gradient of all rows. The sharding of both is registered, so the
+compiler places them as any Op, and ranks, slices, checks, training rules and files
+treat the step as any other.
 """
 
 from __future__ import annotations
@@ -38,29 +38,29 @@ Arrays = Sequence[np.ndarray]
 
 
 class Model:
-    """What synk must know of a model to train it: the base class of your own.
+    """The base class of models that are not graphs.
 
-    Every rank has a copy of it, as it is pickled when the step is made. Before one of
-    the methods that compute is called, `parameters`, `buffers` and `kept` are set to
-    arrays of the values of that time.
+    When the step is made, the model is pickled, and every rank gets a copy. Before synk
+    calls `gradient`, `update` or `loss`, it sets `parameters`, `buffers` and `kept` to
+    arrays with the present values.
 
     Attributes
     ----------
     parameters : sequence of numpy.ndarray
-        What training moves, and rules exchange: of one float dtype.
+        The arrays that training moves, and rules exchange: of one float dtype.
     buffers : sequence of numpy.ndarray
-        What `gradient` changes as well, in place, such as running averages. Each rank
-        changes its own; then floats are moved by the mean of what the ranks' rows have
-        moved them by, and of other numbers the largest is taken.
+        Other arrays that `gradient` changes, in place, such as running averages. Each
+        rank changes its own. Then floats change by the mean of the ranks' changes,
+        weighed by rows; other dtypes take the ranks' largest value.
     kept : sequence of numpy.ndarray
-        What `update` keeps from step to step, such as velocities.
+        Arrays that `update` keeps from step to step, such as velocities.
     settings : sequence of float
         Numbers that the script changes between calls, such as a learning rate. Ranks
-        have them as they were at the call.
+        use the values at the time of the call.
     is_mean : bool
         Whether the loss is a mean over the rows; otherwise it is a sum.
     draw : Draw
-        Random numbers for `gradient`, which belong to its rows.
+        Random numbers for the rows that `gradient` is called with.
 
     Examples
     --------
@@ -102,17 +102,17 @@ class Model:
         Parameters
         ----------
         *rows : numpy.ndarray
-            Of each input the same rows, at least one; not to be changed.
+            The same rows of each input, at least one; read-only.
 
         Returns
         -------
         loss : float
-            The sum over the rows. Of a mean the sum of all ranks is divided by that of
-            their weights.
+            The sum over the rows. If `is_mean`, synk divides the sum over all ranks by
+            the sum of their weights.
         gradient : sequence of array
             The gradient of this sum by each of `parameters`.
         weight : float
-            How many rows there are, or with weights the sum of these.
+            The number of rows, or the sum of their weights.
         """
         raise NotImplementedError
 
@@ -122,12 +122,12 @@ class Model:
         Parameters
         ----------
         gradient : sequence of numpy.ndarray
-            By each of `parameters`; may be changed.
+            For each of `parameters`; may be changed.
         """
         raise NotImplementedError
 
     def loss(self, *rows: np.ndarray) -> tuple[float, float]:
-        """Return the loss of some rows, to evaluate by; as `gradient` returns it.
+        """Return the loss of some rows for evaluation, as `gradient` returns it.
 
         Parameters
         ----------
@@ -145,13 +145,13 @@ class Model:
     def all_reduce(self, array: np.ndarray) -> np.ndarray:
         """Return the sum of an array over all ranks, within `gradient`.
 
-        For what of a row depends on all rows of a batch: so every rank must call it as
-        often as the others. In a local step a rank is by itself.
+        Use it if a row's loss depends on all rows of the batch. Every rank must call it
+        equally often. In a local step it returns a copy of `array`.
 
         Parameters
         ----------
         array : numpy.ndarray
-            Of this rank's rows; of one shape on all ranks.
+            This rank's value; of the same shape on all ranks.
 
         Returns
         -------
@@ -180,14 +180,14 @@ class Model:
         return np.asarray(functools.reduce(np.add, found))
 
     def before_step(self) -> None:
-        """Take note, in the script, that ranks are to make a step, or some."""
+        """Prepare, in the script, for a step or several that ranks will make."""
 
 
 class Draw:
-    """Random numbers that belong to rows: the same for a row, whichever rank has it.
+    """Random numbers for rows: the same for a row, whichever rank has it.
 
-    They are those of Philox [1]_: its key are the seed and the number of the step, and
-    its counter tells the row. See `numpy.random.Philox`.
+    They are Philox's [1]_: the key has the seed and the number of the step, and the
+    counter the row. See `numpy.random.Philox`.
 
     References
     ----------
@@ -201,11 +201,11 @@ class Draw:
         self._numbers = numbers  # of the rows in the batch
         self._calls = itertools.count()
         self.place = int(numbers[0]) + (rank << 16)
-        """Another number for each rank's rows; 0 if they are the first ones."""
+        """A number that differs between ranks' rows; 0 for the first rows of rank 0."""
 
     @property
     def seed(self) -> int:
-        """A seed for other random numbers of this step, which are the rank's own."""
+        """A seed for other random numbers of this step; it differs between ranks."""
         key = self._seed % 2**64, self._step, self.place
         return int(np.random.SeedSequence(key).generate_state(1, np.uint64)[0])
 
@@ -215,17 +215,17 @@ class Draw:
         Parameters
         ----------
         shape : sequence of int
-            The first axis has an entry for each row, or as many for each as there are
-            of one row after the other.
+            The length of the first axis is a multiple of the number of rows: entries of
+            one row follow each other.
         """
         length, *rest = shape
         each, left = divmod(length, len(self._numbers))
-        if left:  # these are no rows
+        if left:  # the first axis is not of rows
             numbers = self._numbers[0] + np.arange(length)
         else:
             numbers = (self._numbers[:, None] * each + np.arange(each)).ravel()
         size = math.prod(rest)
-        blocks = -(-size // 8)  # one of the generator has eight float32
+        blocks = -(-size // 8)  # a block of Philox has eight float32
         key = (self._seed << 64) + (self._step << 20) + next(self._calls)
         found = np.empty((length, 8 * blocks), np.float32)
         for part in _runs(numbers):
@@ -236,7 +236,7 @@ class Draw:
 
 
 def _runs(numbers: np.ndarray) -> Iterator[slice]:
-    """Yield the parts of an array in which each number follows the one before."""
+    """Yield slices of `numbers` with consecutive numbers, as long as possible."""
     ends = [0, *(np.flatnonzero(np.diff(numbers) != 1) + 1).tolist(), len(numbers)]
     for start, stop in itertools.pairwise(ends):
         if start < stop:
@@ -247,7 +247,7 @@ def _runs(numbers: np.ndarray) -> Iterator[slice]:
 
 
 class Packed:
-    """How arrays lie one after the other in vectors, one for each dtype."""
+    """The places of arrays in vectors, one vector for each dtype."""
 
     def __init__(self, arrays: Arrays) -> None:
         self.dtypes = sorted({array.dtype.name for array in arrays})
@@ -261,14 +261,14 @@ class Packed:
         self._sizes = list(sizes.values())
 
     def vectors(self, arrays: Arrays) -> list[np.ndarray]:
-        """Return new vectors that hold arrays."""
+        """Return new vectors with copies of arrays."""
         made: list[np.ndarray] = list(map(np.empty, self._sizes, self.dtypes))
         for view, array in zip(self.views(made), arrays, strict=True):
             view[...] = array
         return made
 
     def views(self, vectors: Arrays) -> list[np.ndarray]:
-        """Return the arrays that lie in vectors."""
+        """Return views of vectors as arrays."""
         return [vectors[i][part].reshape(shape) for i, part, shape in self._places]
 
 
@@ -277,7 +277,7 @@ NAMES = ("parameters", "buffers", "kept")
 
 
 class _Copy:
-    """A rank's copy of a model, which computes in the memory that it is shown."""
+    """A rank's copy of a model, whose arrays are set to given memory."""
 
     def __init__(self, model: Model) -> None:
         self._pickled = cloudpickle.dumps(model)
@@ -288,15 +288,15 @@ class _Copy:
     def __getstate__(self) -> dict[str, Any]:
         return {**vars(self), "_made": None, "_shown": {}}
 
-    def shown(self, settings: np.ndarray, **vectors: Arrays) -> Model:
-        """Return the model as it is with settings, and with values of attributes."""
+    def with_values(self, settings: np.ndarray, **vectors: Arrays) -> Model:
+        """Return the model with these settings, and arrays of attributes' vectors."""
         if self._made is None:
             self._made = by_value.loads_copy(self._pickled)
         model: Model = self._made
         for name, given in vectors.items():
             given = [v if v.flags.writeable else v.copy() for v in given]
             last = self._shown.get(name)
-            # A view of the same memory has what is in it now, whoever wrote it.
+            # Views of the same memory as last time have the new values already.
             if last is None or list(map(id, last)) != list(map(id, given)):
                 setattr(model, name, self.packed[name].views(given))
                 self._shown[name] = given
@@ -306,9 +306,9 @@ class _Copy:
 
 
 class _OfRows(Op):
-    """An Op of a model, on its parameters, its buffers, its settings and rows.
+    """An Op on a model's parameters, buffers and settings, and on rows.
 
-    No two are equal, as it is not known of models.
+    No two are equal, as models cannot be compared.
     """
 
     def __init__(self, copy: _Copy) -> None:
@@ -316,14 +316,14 @@ class _OfRows(Op):
         self._whole = 2 + len(copy.packed["buffers"].dtypes)  # operands without rows
 
     def _split(self, inputs: Sequence) -> tuple[dict[str, Any], Sequence]:
-        """Return what the model is shown, and the operands after that."""
+        """Return the arguments of `_Copy.with_values`, and the operands after them."""
         parameters, *buffers, settings = inputs[: self._whole]
         shown = {"parameters": [parameters], "buffers": buffers, "settings": settings}
         return shown, inputs[self._whole :]
 
 
 class ModelLoss(_OfRows):
-    """The loss of rows, as a sum, and their weight."""
+    """An Op: the sum of the rows' losses, and their weight."""
 
     def make_node(self, *inputs: Variable) -> Apply:
         """Return an application of the Op."""
@@ -332,15 +332,15 @@ class ModelLoss(_OfRows):
     def perform(self, node: Apply, inputs: Sequence, outputs: Any) -> None:
         """Compute it."""
         shown, rows = self._split(inputs)
-        found = self._copy.shown(**shown).loss(*rows) if len(rows[0]) else (0, 0)
+        found = self._copy.with_values(**shown).loss(*rows) if len(rows[0]) else (0, 0)
         for place, value in zip(outputs, found, strict=True):
             place[0] = np.asarray(value, float)
 
 
 class ModelGradient(_OfRows):
-    """The loss of rows, as a sum, their weight and number, its gradient, and buffers.
+    """An Op: the rows' loss (a sum), weight, number and gradient, and the new buffers.
 
-    Of a buffer of floats it is the change, times the number of rows.
+    A buffer of floats is returned as its change, times the number of rows.
     """
 
     def __init__(self, copy: _Copy, seed: int, is_local: bool) -> None:
@@ -362,8 +362,8 @@ class ModelGradient(_OfRows):
         if not n:
             gradient = np.zeros_like(inputs[0])
         else:
-            model = self._copy.shown(**shown)
-            # Ranks that train by themselves count their own rows, each from 0 on.
+            model = self._copy.with_values(**shown)
+            # In a local step `numbers` begin with 0 on every rank.
             rank = SESSION.rank if self._is_local else 0
             model.draw = Draw(self._seed, int(step), numbers, rank)
             model._is_local = self._is_local
@@ -379,20 +379,20 @@ class ModelGradient(_OfRows):
 
 
 class ModelUpdate(Op):
-    """The parameters after a step along a gradient, and what is kept.
+    """An Op: the parameters and kept arrays after `Model.update`.
 
-    The gradient is a sum, which is divided by the weight of its rows.
+    The gradient, a sum, is first divided by the weight of its rows.
     """
 
     def __init__(self, copy: _Copy) -> None:
         self._copy = copy
-        self._mean = np.empty(0)  # memory that is used again
+        self._mean = np.empty(0)  # memory for the divided gradient, used again
 
     def __getstate__(self) -> dict[str, Any]:
         return {**vars(self), "_mean": np.empty(0)}
 
     def make_node(self, *inputs: Variable) -> Apply:
-        """Return an application: settings, weight, gradient, parameters and so on."""
+        """Return an application to settings, weight, gradient, parameters and kept."""
         operands = list(map(pt.as_tensor, inputs))
         return Apply(self, operands, [var.type() for var in operands[3:]])
 
@@ -403,14 +403,14 @@ class ModelUpdate(Op):
         if self._mean.shape != gradient.shape:
             self._mean = np.empty_like(gradient)
         np.divide(gradient, gradient.dtype.type(weight), out=self._mean)
-        model = self._copy.shown(settings, parameters=new[:1], kept=new[1:])
+        model = self._copy.with_values(settings, parameters=new[:1], kept=new[1:])
         model.update(self._copy.packed["parameters"].views([self._mean]))
         for place, value in zip(outputs, new, strict=True):
             place[0] = value
 
 
 def _sharding_of(node: Apply) -> Sharding:
-    """Return that of a `ModelLoss` or a `ModelGradient`."""
+    """Return the sharding of a `ModelLoss` or a `ModelGradient`."""
     whole = node.op._whole
     if isinstance(node.op, ModelGradient):
         whole += 1  # the number of the step
@@ -428,8 +428,8 @@ register_sharding(ModelUpdate, None)
 # -- a step
 
 
-class _Held:
-    """The shared variables that hold what a model has."""
+class _ModelVariables:
+    """The shared variables with a model's arrays, settings and count of steps."""
 
     def __init__(self, model: Model, copy: _Copy) -> None:
         self._model, self._packed = model, copy.packed
@@ -444,40 +444,40 @@ class _Held:
         return self._packed[name].vectors(getattr(self._model, name))
 
     def send_settings(self) -> None:
-        """Have ranks use the script's settings from now on."""
+        """Set the shared variable of settings to those of the script's model."""
         new = np.asarray(self._model.settings, float)
         if not np.array_equal(new, self.settings.get_value(borrow=True)):
             self.settings.set_value(new)
 
     def pull(self) -> None:
-        """Give the script's model the values that ranks have."""
+        """Set the arrays of the script's model to the shared variables' values."""
         for name, variables in self.variables.items():
             values = [var.get_value() for var in variables]
             setattr(self._model, name, self._packed[name].views(values))
 
     def push(self) -> None:
-        """Give ranks the values that the script's model has."""
+        """Set the shared variables to the values of the script's model."""
         for name, variables in self.variables.items():
             for var, value in zip(variables, self._vectors(name), strict=True):
                 var.set_value(value)
 
 
 class Step(Function):
-    """A training step of a model that is no graph; made by :func:`synk.train.step`.
+    """A training step of a model that is not a graph; made by :func:`synk.train.step`.
 
     Attributes
     ----------
     model : Model
         The script's own.
     parameters : SharedVariable
-        A vector of all of the model's, one after the other.
+        A vector of all parameters of the model, one after the other.
     loss : Function
-        The loss of rows, by `Model.loss`; of all ranks' rows, like the step's. Of a
-        local step each rank computes it with the buffers that it has.
+        The loss of rows, by `Model.loss`; over all ranks' rows, like the step's loss.
+        For a local step each rank computes it with its own buffers.
     """
 
     def __init__(
-        self, make: Callable, model: Model, loss: Function, held: _Held
+        self, make: Callable, model: Model, loss: Function, held: _ModelVariables
     ) -> None:
         super().__init__(make)
         self.model, self.loss, self._held = model, loss, held
@@ -488,12 +488,12 @@ class Step(Function):
         self.model.before_step()
 
     def pull(self) -> Model:
-        """Return the script's model, with the values that ranks have."""
+        """Set the script's model to the ranks' values, and return it."""
         self._held.pull()
         return self.model
 
     def push(self) -> None:
-        """Have ranks go on with the values that the script's model has."""
+        """Set the ranks' values to those of the script's model."""
         self._held.push()
 
 
@@ -506,21 +506,21 @@ def step(
     local: bool = False,
     name: str | None = None,
 ) -> Step:
-    """Make a training step of a model that is no graph.
+    """Make a training step of a model that is not a graph.
 
     Parameters
     ----------
     model : Model
         Pickled here, once for all ranks.
     inputs : sequence of array_like or TensorVariable
-        What the step is to be called with: of arrays their dtypes and numbers of axes
-        count. All have rows.
+        The inputs of the step, or arrays of the same dtypes and numbers of axes. All
+        have rows.
     seed : int
-        Of the model's random numbers.
+        The seed of the model's random numbers.
     local : bool
         Whether each rank makes steps by itself, for a training rule.
     name : str, optional
-        For messages.
+        The name of the step in messages.
 
     Returns
     -------
@@ -540,7 +540,7 @@ def step(
     rows = [_variable(each, i) for i, each in enumerate(inputs)]
     if not rows:
         raise ValueError("inputs: name what the step is called with")
-    held = _Held(model, copy)
+    held = _ModelVariables(model, copy)
     parameters, buffers, kept = held.variables.values()
     own = [*parameters, *buffers, held.settings]
 
@@ -548,7 +548,7 @@ def step(
         loss: Any = total / weight if model.is_mean else total
         if local:  # each rank's own
             loss = loss, "avg" if model.is_mean else "sum"
-        # There is nothing to compile: the Ops are the model's.
+        # Compiling gains nothing: the Ops call Python.
         return function(rows, loss, local=local, mode="FAST_COMPILE", **options)
 
     evaluated: Any = ModelLoss(copy)(*own, *rows, return_list=True)

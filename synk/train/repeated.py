@@ -1,4 +1,4 @@
-"""Trainings that all begin alike, on one pool of ranks: folds and sweeps."""
+"""Repeated training from the same start: cross-validation and sweeps."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Fold(NamedTuple):
     Attributes
     ----------
     train, validation : numpy.ndarray of int64
-        The rows that it was trained on, and those held back.
+        The numbers of the rows trained on, and of those held back.
     history : History
     """
 
@@ -43,7 +43,7 @@ class Fold(NamedTuple):
 
 
 class CrossValidation:
-    """What a cross-validation has found.
+    """The result of a cross-validation.
 
     Attributes
     ----------
@@ -57,18 +57,18 @@ class CrossValidation:
 
     @property
     def values(self) -> dict[str, np.ndarray]:
-        """The numbers of each fold's last epoch, by name: one for each fold."""
+        """The numbers of the folds' last epochs: by name, an array by fold."""
         last = [fold.history.epochs[-1] for fold in self.folds]
         return {name: np.array([of[name] for of in last]) for name in last[0]}
 
     @property
     def mean(self) -> dict[str, float]:
-        """Their means."""
+        """The means of `values` over the folds, by name."""
         return {name: float(np.mean(of)) for name, of in self.values.items()}
 
     @property
     def std(self) -> dict[str, float]:
-        """Their standard deviations, as numpy's: of k folds, not k - 1."""
+        """The standard deviations of `values`, as numpy's: divided by k, not k - 1."""
         return {name: float(np.std(of)) for name, of in self.values.items()}
 
     def __repr__(self) -> str:
@@ -96,36 +96,37 @@ def cross_validate(
 ) -> CrossValidation:
     """Train anew for each fold of the data, and validate on the rows held back.
 
-    All trainings begin with the present values of what the step reads and updates, by
-    the same compiled step, on rows that are chosen where they lie. In the end all
-    variables have these values again.
+    Each training begins with the present values of the variables that the step reads
+    and updates; in the end these have their values again. The step is compiled once,
+    and a fold's rows are selected in place.
 
     Parameters
     ----------
     trainer : Trainer
-        For each fold one like it is made: of its step, parameters, rule and seed.
+        Its step, parameters, rule and seed are those of a new trainer for each fold.
     *data, **named : Data or array_like
         The inputs of the step, as for `Trainer.fit`: all rows. With `Data` nothing is
         copied for a fold.
     batch_size, epochs : int
         As for `Trainer.fit`.
     validation : callable or (function, arguments...)
-        Called after each epoch with the numbers of the rows held back; a function with
-        the arguments, and these as ``batch=``. What it returns is as in `Trainer.fit`.
+        A callable is called after each epoch with the numbers of the rows held back; a
+        function with its arguments, and these numbers as ``batch=``. Returns the same
+        as in `Trainer.fit`.
     folds : int or iterable of (train, validation)
-        How many, of rows that the trainer's seed chooses; or for each the rows to train
-        on and those held back, as a splitter of scikit-learn's gives them.
+        The number of folds, of rows chosen by the trainer's seed; or for each fold the
+        rows to train on and those held back, as a splitter of scikit-learn yields them.
     callbacks : callable, optional
         Returns new callbacks for a fold, as for `Trainer.fit`.
     progress : bool
         Whether to show a progress bar of folds, if tqdm is installed.
     groups : int, optional
-        Train for so many folds at once, each by a group of the ranks, in processes that
-        are forked from this one: what `validation` and callbacks change of the script's
-        is changed there. By default as many as :func:`synk.fork` was asked for: one
-        fold after the other by all ranks without its ``groups=``. The numbers are
-        the same as far as they do not depend on the number of ranks (see "The same
-        numbers again" in the docs), as those of a training rule do.
+        The number of folds to train at once, each by a group of the ranks, led by a
+        process forked from this one: changes that `validation` and callbacks make to
+        the script's objects stay there. By default the ``groups=`` of
+        :func:`synk.fork`; without it, all ranks train one fold after the other. The
+        results are the same, if they do not depend on the number of ranks (see "The
+        same numbers again" in the docs), as those of a training rule do.
 
     Returns
     -------
@@ -134,7 +135,7 @@ def cross_validate(
     Raises
     ------
     StateError
-        If not forked; if there can be no groups, as on several machines, on GPUs, in a
+        If not forked; if groups are not possible, as on several machines, on GPUs, in a
         process that has computed by JAX, and in one that leads a group.
     TypeError, ValueError, IndexError
         If an argument does not fit; if a fold has no rows to train or validate on.
@@ -169,7 +170,7 @@ def cross_validate(
             raise ValueError(f"fold {k} has no rows {what}")
     found: list[Fold] = []
     with (
-        _from_one_start(trainer) as anew,
+        _restarting(trainer) as new_trainer,
         progress_bar(progress, len(chosen), "fold") as bar,
     ):
 
@@ -181,7 +182,7 @@ def cross_validate(
 
         def history_of(fold: int) -> History:
             train, held_back = chosen[fold]
-            return anew().fit(
+            return new_trainer().fit(
                 *data,
                 batch_size=batch_size,
                 epochs=epochs,
@@ -220,36 +221,36 @@ def sweep(
     *,
     groups: int | None = None,
 ) -> list[tuple[dict[SharedVariable, Any], Any]]:
-    """Train with each of some values of shared variables, such as a learning rate.
+    """Train with several values of shared variables, such as a learning rate.
 
-    All trainings begin with the present values of what the step reads and updates, but
-    for those that are swept over; nothing is compiled again. In the end all variables
-    have these values again.
+    Each training begins with the present values of the variables that the step reads
+    and updates, except those swept over; in the end all have their values again. The
+    step is compiled once.
 
     Parameters
     ----------
     trainer : Trainer
-        For each setting one like it is made: of its step, parameters, rule and seed.
+        Its step, parameters, rule and seed are those of a new trainer for each setting.
     settings : mapping of shared variable to values, or iterable of mappings
-        Of a mapping each combination of values; or one setting after the other, each a
-        mapping of shared variables to a value.
+        A mapping stands for all combinations of its values; an iterable has one setting
+        after the other, each a mapping of shared variables to a value.
     run : callable
         Called with the trainer of a setting: to ``fit`` it, or `cross_validate`.
     groups : int, optional
-        Train with so many settings at once, each by a group of the ranks, as folds are;
-        what `run` returns is pickled then. See `cross_validate`.
+        The number of settings to train at once, each by a group of the ranks, as for
+        `cross_validate`; results of `run` are then pickled.
 
     Returns
     -------
     list of (dict, object)
-        For each setting that, by variable, and what `run` has returned.
+        For each setting: its values by variable, and the result of `run`.
 
     Raises
     ------
     StateError
-        If not forked, or if there can be no groups.
+        If not forked, or if groups are not possible.
     TypeError, ValueError
-        If what is to be swept over is no shared variable, or the step does not read it.
+        If a key of a setting is not a shared variable, or the step does not read it.
 
     Examples
     --------
@@ -287,10 +288,10 @@ def sweep(
             raise ValueError(
                 f"{trainer.step!r} does not read {variable}: it would change nothing"
             )
-    with _from_one_start(trainer) as anew:
+    with _restarting(trainer) as new_trainer:
 
         def run_with(number: int) -> Any:
-            made = anew()
+            made = new_trainer()
             for variable, value in chosen[number].items():
                 assign(variable, value)
             return run(made)
@@ -303,49 +304,50 @@ def sweep(
 
 
 @contextlib.contextmanager
-def _from_one_start(trainer: Trainer) -> Iterator[Callable[[], Trainer]]:
-    """Give what returns trainers like one, each at the start, in a ``with`` block.
+def _restarting(trainer: Trainer) -> Iterator[Callable[[], Trainer]]:
+    """Yield a function that returns a new trainer like `trainer`, at the start.
 
-    All that the step reads or updates has the values from before the block then, on all
-    ranks, and has them again after the block. By a rule the trainers have the same
-    workers again and again, so that a rule is compiled once.
+    The function restores all variables that the step reads or updates, on all ranks, to
+    their values from before the ``with`` block; so does the end of the block. With a
+    rule all trainers use the same workers, so that the rule is compiled once.
     """
     SESSION.enter()
     step = trainer.step
     made: list[Trainer] = []
     updated = step.updated
     holdings = [SESSION.ledger.of(var) for var in updated]
-    held = files.take_values(updated)
-    # Of others, as a rate, the value itself: nothing writes to it in place.
+    held = files.copy_values(updated)
+    # Values that the step only reads, such as a rate, are not copied: nothing writes
+    # to them in place.
     others = [var for var in step.get_shared() if var not in updated]
     values = [host.get_value(var) for var in others]
 
     def restore() -> None:
         for var, value in zip(others, values, strict=True):
-            if not _is_still(host.get_value(var), value):
+            if not _is_same(host.get_value(var), value):
                 host.set_value(var, value)
         if SESSION.state == "running":
             SESSION.enter()
             what = "it was given its starting value"
-            files.give_values(updated, held, holdings, what)
+            files.restore_values(updated, held, holdings, what)
         else:  # ranks were lost, or the session is over
-            files.give_in_script(updated, held)
+            files.restore_in_script(updated, held)
 
-    def anew() -> Trainer:
+    def new_trainer() -> Trainer:
         restore()
-        made.append(trainer._anew(made.pop() if made else None))
+        made.append(trainer._new_like_this(made.pop() if made else None))
         return made[-1]
 
     try:
-        yield anew
+        yield new_trainer
     finally:
         restore()
         if made:
             trainer._take_over(made.pop())
 
 
-def _is_still(present: object, value: object) -> bool:
-    """Tell whether a value is what it was; an engine may have brought it elsewhere."""
+def _is_same(present: object, value: object) -> bool:
+    """Return whether a value is the same; an engine may have moved it to a device."""
     if present is value or not isinstance(value, np.ndarray):
         return present is value
     return np.array_equal(present, value)  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""`Trainer`: the loop over epochs and batches, for exact training and by a rule."""
+"""`Trainer`: the loop over epochs and batches, for exact training or by a rule."""
 
 from __future__ import annotations
 
@@ -41,29 +41,29 @@ from .training import check_local, check_of_nodes, check_params
 
 
 class Trainer:
-    """Trains for epochs: exactly, or with ranks that train by themselves, by a rule.
+    """Trains a step for epochs: exactly, or by a rule, with ranks as its workers.
 
     Parameters
     ----------
     step : Function or keras.models.Model
-        A training step, whose first output is its loss. For a rule it is made with
-        ``local=True``, with gradients of each rank's own rows (`pytensor.grad`), and
-        what it updates besides the parameters, as velocities, is each rank's own. Of a
-        compiled model of Keras 2 on its Theano backend the step is made here: see
+        A training step, whose first output is its loss. For a rule, make it with
+        ``local=True`` and gradients of each rank's own rows (`pytensor.grad`); other
+        variables that it updates, such as velocities, are then each rank's own. A
+        compiled model of Keras 2 on its Theano backend is made into a step: see
         :doc:`keras`.
     params : shared variable, or list of these, optional
-        What the rule exchanges: of one float dtype. By default the trainable weights of
-        a Keras model.
+        The parameters that the rule exchanges, of one float dtype. By default the
+        parameters of a `synk.train.Step`, or the trainable weights of a Keras model.
     rule : synk.rules.Rule, optional
         By default training is exact.
     seed : int
-        Of the order of rows.
+        The seed of the order of rows.
     shuffle : bool
         Whether rows are taken in another order in each epoch.
     workers : {"ranks", "nodes"}
-        Who exchanges by the rule. "nodes": each machine as a whole, whose ranks make
-        exact steps together, on all of the machine's rows; the step is one as for
-        exact training. (On one machine there is one worker then.)
+        The workers of the rule. With "nodes", each machine is a worker, whose ranks
+        make exact steps together on all of the machine's rows; the step is one as for
+        exact training. (On one machine there is then one worker.)
 
     Raises
     ------
@@ -117,17 +117,17 @@ class Trainer:
         if missing:
             raise ValueError(f"{step!r} does not update {missing[0]}")
         self._workers: Workers | None = None
-        self._is_new = True  # and workers, if there are any, begin anew
-        self._is_whole = True  # or an epoch has failed or was interrupted
+        self._is_new = True  # no step was made: workers, if there are any, begin anew
+        self._is_whole = True  # the last epoch has neither failed nor was interrupted
         self.history = History()
         self.exchanges: list[Exchange] = []
         self._begin_callbacks()
 
     def _begin_callbacks(self) -> None:
-        """Have no callbacks yet, and nothing that they have set."""
+        """Forget all callbacks, and the variables that they have set."""
         self._callbacks = CallbackList()
         self._set = files.SetVariables(self._step)
-        # What a file says of callbacks, until the next fit.
+        # The callbacks' states in a loaded file, until the next fit.
         self._states: list[dict[str, Any]] | None = None
 
     @entry
@@ -147,31 +147,30 @@ class Trainer:
         Parameters
         ----------
         *data, **named : Data or array_like
-            The inputs of the step, as in a call; or :class:`synk.files.Rows`, or what
-            else has a method `parts` like theirs, in place of those that have rows.
+            The inputs of the step, as in a call. In place of the inputs with rows,
+            :class:`synk.files.Rows` or an object with a method `parts` like theirs.
         batch_size : int
-            Rows of one step, of all ranks together: each takes its share of them.
+            Rows of one step, of all ranks together.
         epochs : int
-            How many more.
+            The number of further epochs.
         validation : callable or (function, arguments...), optional
-            Called after each epoch, with the parameters that are to be used afterwards;
-            returns a number, or numbers by name. A synk function may have
-            :class:`synk.files.Rows` among its arguments, as the first.
+            Called after each epoch, while variables have the parameters that training
+            results in; returns a number, or numbers by name. The first argument of a
+            synk function may be :class:`synk.files.Rows`.
         callbacks : sequence of Callback or callable
-            What is done between epochs: see ``synk.callbacks``, or functions called
-            with the trainer and an epoch's numbers. Training ends, for all ranks, after
-            an epoch for which one of them returns True. What they keep from epoch to
-            epoch is in the files of `save`.
+            Called between epochs: see ``synk.callbacks``, or functions that take the
+            trainer and an epoch's numbers. Training ends, for all ranks, after an epoch
+            for which one of them returns True. Files of `save` have their states.
         progress : bool
             Whether to show a progress bar of epochs, if tqdm is installed.
         rows : int, slice, array of int, or array of bool, optional
-            Which rows of the data to train on, as `batch` says it in a call: an epoch
-            has each of these once. By default all.
+            The rows of the data to train on, as `batch` in a call: an epoch has each of
+            these once. By default all.
 
         Returns
         -------
         History
-            Of this and all earlier calls.
+            The history of this and all earlier calls.
 
         Raises
         ------
@@ -180,10 +179,10 @@ class Trainer:
 
         Notes
         -----
-        Afterwards the parameters are, on all ranks, those of the rule's centre, or the
-        workers' average for a rule that has none. A next call goes on with the workers
-        as they were, unless the script has set parameters meanwhile: then all begin
-        with these.
+        By a rule, all ranks' parameters afterwards are those of the rule's centre, or
+        the workers' average if the rule has none. The next call goes on with the
+        workers as they were, unless the script has set parameters meanwhile: then all
+        workers begin with these.
         """
         source = source_of(self._step, data, rows)
         is_read = not isinstance(source, Arrays)
@@ -191,7 +190,7 @@ class Trainer:
         self._callbacks, states = CallbackList(callbacks), self._states
         self._states = None
         self._set.begin()
-        if states is not None and self._callbacks.go_on(self, states):
+        if states is not None and self._callbacks.restore(self, states):
             return self.history
         with progress_bar(progress, epochs) as bar, self._callbacks.running():
             for _ in range(epochs):
@@ -219,12 +218,12 @@ class Trainer:
 
     @property
     def seed(self) -> int:
-        """That of the order of rows."""
+        """The seed of the order of rows."""
         return self._seed
 
     @property
     def centre(self) -> list[np.ndarray]:
-        """The centre's values of the parameters, in their order."""
+        """The centre's parameters: an array for each of `params`."""
         if self._rule is not None and not self._rule.has_centre:
             raise AttributeError(f"{self._rule!r} has no centre: see average()")
         if self._workers is None or self._is_new:
@@ -232,7 +231,7 @@ class Trainer:
         return Parameters(self._params).cut(self._workers.centre)
 
     def average(self) -> list[np.ndarray]:
-        """Return the mean of the workers' parameters, as the rule weighs them."""
+        """Return the mean of the workers' parameters, with the rule's weights."""
         if self._workers is None or self._is_new:
             raise StateError("there are no workers: nothing was trained by a rule yet")
         return Parameters(self._params).cut(self._workers.average())
@@ -241,12 +240,12 @@ class Trainer:
 
     @entry
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write all that training goes on with to a file.
+        """Write the state of training to a file, so that `load` can go on from it.
 
-        That is the parameters and what else the step updates, the history, what the
-        callbacks of the last `fit` keep, and by a rule the centre and what each worker
-        keeps, wherever it is in a round. Of variables that the step only reads, such as
-        a learning rate, it is those of up to 1 MB that were set since the first `fit`
+        The file has all variables that the step updates, the history, the states of the
+        last `fit`'s callbacks, and by a rule the states of the centre and each worker,
+        also within a round. Of the variables that the step only reads, such as a
+        learning rate, it has those of up to 1 MB that were set since the first `fit`
         began, as by a callback.
 
         Parameters
@@ -259,18 +258,18 @@ class Trainer:
         StateError
             If not forked.
         TypeError
-            If a callback keeps what a file cannot hold.
+            If the state of a callback has values that a file cannot hold.
         """
         SESSION.enter()
         variables = self._step.updated
         holdings = [SESSION.ledger.of(var) for var in variables]
         arrays: dict[str, np.ndarray] = {}
-        pairs = zip(variables, files.take_values(variables), strict=True)
+        pairs = zip(variables, files.copy_values(variables), strict=True)
         values = [files.as_json(v, arrays, "variable", str(var)) for var, v in pairs]
         kept: dict[str, Any] = {"history": vars(self.history)}
         kept["set"] = self._set.changed()
         if self._rule is not None:
-            kept["workers"] = self._on_ranks().state()
+            kept["workers"] = self._ensure_workers().state()
         states = self._callbacks.states() if self._states is None else self._states
         of_callbacks = []
         for one in states:
@@ -293,14 +292,14 @@ class Trainer:
     def load(self, path: str | os.PathLike[str]) -> None:
         """Go on from a file that `save` has written.
 
-        What follows has the very bits of training that went on, but in the order
-        "free", and where an engine is chosen anew. A file of exact training is for any
-        number of ranks: on another one the numbers are the same to rounding, and random
-        streams follow from rank 0's. Callbacks go on with the next `fit`: those of its
-        list that are of the same class, and look at the same number, as in the list
-        that was saved. A file that a callback has saved asks first, about the epoch
-        that it ends with, those which came after that one. If a callback loads a file,
-        all callbacks, and what they have set, stay as they are.
+        The further steps have the same bits as if training had gone on, except in the
+        order "free", or if an engine is chosen anew. A file of exact training can be
+        loaded on any number of ranks: on another one, numbers are the same to rounding,
+        and random streams are derived from rank 0's. The next `fit` restores those of
+        its callbacks that are of the same class, and look at the same number, as one
+        that was saved. If a callback has saved the file, that `fit` first calls the
+        callbacks after it for the file's last epoch. If a callback loads a file, the
+        callbacks, and the variables that they have set, stay as they are.
 
         Parameters
         ----------
@@ -309,18 +308,18 @@ class Trainer:
         Raises
         ------
         CheckpointError
-            If the file is damaged, or of another rule or seed; or of another number of
-            ranks, and each has values of its own, as by a rule.
+            If the file is damaged, or has another rule or seed; or if it has another
+            number of ranks, and each has values of its own, as by a rule.
         StateError
             If not forked.
         """
         SESSION.enter()
         path = Path(path)
         header = files.read(path)
-        files.check_fits(path, "the rule", header["rule"], self._rule_in_file)
-        files.check_fits(path, "the seed", header["seed"], self._seed)
+        files.check_same(path, "the rule", header["rule"], self._rule_in_file)
+        files.check_same(path, "the seed", header["seed"], self._seed)
         if self._are_nodes:
-            files.check_fits(
+            files.check_same(
                 path, "the number of nodes", header["nodes"], SESSION.nodes
             )
         holdings = [
@@ -330,18 +329,18 @@ class Trainer:
         variables, ranks = self._step.updated, header["ranks"]
         values = header["variables"]
         others = self._set.values_of(path, header["set"])
-        files.check_can_be_on(path, ranks, self._rule, variables, holdings)
+        files.check_number_of_ranks(path, ranks, self._rule, variables, holdings)
         if ranks == SESSION.size:
-            files.give_values(variables, values, holdings, "Trainer.load")
+            files.restore_values(variables, values, holdings, "Trainer.load")
         else:
-            files.give_in_script(variables, values)
+            files.restore_in_script(variables, values)
         if self._rule is not None:
             self._workers = workers = Workers(self._rule, self._params, self._are_nodes)
             workers.restore_state(*header["workers"])
             self._is_whole, self._is_new = True, False
-        # A callback that loads leaves the others, and what they have set, as they are.
+        # If a callback loads the file, callbacks and what they have set stay.
         if not self._callbacks.are_running:
-            self._set.give(others)
+            self._set.restore(others)
             self._states = header["callbacks"]
         self.history = History()
         vars(self.history).update(header["history"])
@@ -351,9 +350,9 @@ class Trainer:
     def _train(
         self, parts: Iterator[Part], others: tuple, named: dict
     ) -> tuple[EpochSteps, dict[str, float]]:
-        """Make the steps of an epoch, and return what came of them, and what it took.
+        """Make the steps of an epoch; return their results, and the epoch's times.
 
-        Between epochs variables have the parameters that are to be used afterwards.
+        By a rule, variables then have the parameters that training results in.
         """
         start, step = perf_counter(), self._step
         if self._rule is None:
@@ -363,7 +362,7 @@ class Trainer:
             return made, {"seconds": seconds, **made.ran.spent, "staleness": 0.0}
         # Before anything is changed: an interrupt may come at any line.
         was_whole, self._is_whole = self._is_whole, False
-        workers, are_nodes = self._ready(was_whole), self._are_nodes
+        workers, are_nodes = self._prepare_workers(was_whole), self._are_nodes
         run = partial(run_as_workers, step, workers.number, are_nodes=are_nodes)
         made = make_steps(parts, step, lambda *some: run(*some, *others, **named))
         self.exchanges, exchanging, waiting = workers.report()
@@ -378,23 +377,26 @@ class Trainer:
 
     @property
     def _rule_in_file(self) -> str:
-        """What a file says of who exchanges, and how."""
+        """The text that a file has for the rule and its workers."""
         return repr(self._rule) + (", workers='nodes'" if self._are_nodes else "")
 
-    def _on_ranks(self) -> Workers:
-        """Return the workers, which have made some steps or none."""
+    def _ensure_workers(self) -> Workers:
+        """Return the workers; make them if there are none on the present ranks."""
         if self._is_new or self._workers is None or not self._workers.is_open:
-            self._ready(self._is_whole).show()
+            self._prepare_workers(self._is_whole).show()
         assert self._workers is not None
         return self._workers
 
-    def _ready(self, is_whole: bool) -> Workers:
-        """Return the workers as they are to go on."""
+    def _prepare_workers(self, is_whole: bool) -> Workers:
+        """Return the workers, ready for an epoch: made, begun anew or going on.
+
+        `is_whole` says whether the last epoch has ended well.
+        """
         workers = self._workers
         assert self._rule is not None
         if workers is None or not workers.is_open:
             if workers is not None and not (is_whole or self._is_new):
-                workers.restore()  # ranks that died have left it to the centre
+                workers.restore()  # ranks have died: the centre's values remain
             workers = self._workers = Workers(self._rule, self._params, self._are_nodes)
         elif self._is_new:
             workers.begin(None)
@@ -410,11 +412,11 @@ class Trainer:
 
     # -- others like this one; see `repeated`
 
-    def _anew(self, former: Trainer | None) -> Trainer:
-        """Return one like this that has made no step; the former one is not to go on.
+    def _new_like_this(self, former: Trainer | None) -> Trainer:
+        """Return a trainer like this one that has made no step.
 
-        By a rule it has the former one's workers, or this one's if that has made no
-        step.
+        By a rule it takes over the workers of `former`, which must not train any more,
+        or uses this trainer's if this has made no step.
         """
         made = copy.copy(self)
         made.history, made.exchanges = History(), []
@@ -426,6 +428,6 @@ class Trainer:
         return made
 
     def _take_over(self, former: Trainer) -> None:
-        """Have another one's workers, which begin anew, unless its own train."""
+        """Use the workers of `former`, unless this trainer has made a step."""
         if self._is_new:
             self._workers = former._workers

@@ -1,4 +1,4 @@
-"""Training steps: `train_function` makes one, and which a `Trainer` can take."""
+"""Training steps: `train_function`, and checks of the steps of a `Trainer`."""
 
 from __future__ import annotations
 
@@ -27,28 +27,28 @@ def train_function(
 ) -> Function:
     """Make a function whose call is a training step.
 
-    It is ``synk.function(inputs, loss, updates=rule(synk.grad(loss, params), params))``
-    with the further arguments of both.
+    The same as ``synk.function(inputs, loss, updates=rule(synk.grad(loss, params),
+    params))``, with further arguments for both.
 
     Parameters
     ----------
     inputs : list of TensorVariable
         Scattered, as for :func:`synk.function`.
     loss : scalar variable, (variable, op), or list of which this is the first
-        What a call returns: the loss before the step. An op that is named is ``"avg"``
-        or ``"sum"``, of a mean over the rows or a sum; otherwise it is found in the
-        graph as that of any output. The other elements of a list are further outputs,
-        in any form that :func:`synk.function` takes.
+        A call returns the loss before the step. The op is ``"avg"`` if the loss is a
+        mean over rows and ``"sum"`` if it is a sum; by default it follows from the
+        graph, as for any output. Other elements of a list are further outputs, in any
+        form that :func:`synk.function` takes.
     params : shared variable, or list of these
-        What the rule moves.
+        The parameters that the rule moves.
     rule : callable or str
-        Called with a list of gradients and the list of `params`, it returns updates: a
-        function of ``synk.updates``, its name, or another of that convention, such as
-        Lasagne's.
+        Called with a list of gradients and the list of `params`, returns updates: a
+        function of ``synk.updates``, its name, or a function with the same arguments,
+        such as Lasagne's.
     **options
-        Those that :func:`synk.function` has are passed to it: `bcast_inputs`, `givens`,
-        `mode`, `name` and so on; `updates` are made along with the rule's. All others
-        are the rule's, such as ``learning_rate=0.1``.
+        Arguments of :func:`synk.function` are passed to it: `bcast_inputs`, `givens`,
+        `mode`, `name` and so on; `updates` are added to the rule's. All others are the
+        rule's, such as ``learning_rate=0.1``.
 
     Returns
     -------
@@ -57,9 +57,9 @@ def train_function(
     Raises
     ------
     TypeError, ValueError
-        If the loss is no scalar, or is combined by another op than "avg" and "sum"; if
-        there is no such rule, or it does not take an option; if an option could be
-        meant for both.
+        If the loss is not a scalar, or has another op than "avg" and "sum"; if the rule
+        does not exist, or does not take an option; if both the rule and
+        :func:`synk.function` take an option.
 
     Examples
     --------
@@ -103,15 +103,15 @@ _OURS = (
 
 
 def _sort_options(rule: Callable, options: dict) -> tuple[dict, dict]:
-    """Tell the function's options from the rule's."""
+    """Return the options for `synk.function`, and those for the rule."""
     if "outputs" in options:
         raise TypeError("outputs: pass a list that begins with the loss as `loss`")
     ours = {name: value for name, value in options.items() if name in _OURS}
     try:
         takes = set(inspect.signature(rule).parameters)
-    except ValueError:  # it is not written in Python
+    except ValueError:  # the rule is not written in Python
         takes = set()
-    takes -= set(getattr(rule, "keywords", ()))  # what functools.partial has settled
+    takes -= set(getattr(rule, "keywords", ()))  # those that functools.partial has set
     both = sorted(takes.intersection(ours))
     if both:
         raise TypeError(
@@ -122,7 +122,7 @@ def _sort_options(rule: Callable, options: dict) -> tuple[dict, dict]:
 
 
 def check_params(params: Any) -> list[SharedVariable]:
-    """Return parameters as a list, of which each is there once."""
+    """Return parameters as a list; raise if one is listed twice, or is not shared."""
     params = [params] if isinstance(params, SharedVariable) else list(params)
     for param in params:
         if not isinstance(param, SharedVariable):
@@ -133,7 +133,7 @@ def check_params(params: Any) -> list[SharedVariable]:
 
 
 def _check_loss(inputs: Sequence, output: Any, ours: dict) -> tuple[Variable, ReduceOp]:
-    """Return the loss, and by which op its gradients are those over all rows."""
+    """Return the loss, and the op by which ranks combine its gradients."""
     loss = output[0] if isinstance(output, tuple) and output else output
     if not isinstance(loss, Variable):
         raise TypeError(f"the loss must be a variable or (variable, op), got {loss!r}")
@@ -141,10 +141,10 @@ def _check_loss(inputs: Sequence, output: Any, ours: dict) -> tuple[Variable, Re
         raise ValueError(
             f"the loss must be a scalar, got {loss} ({loss.type}); take its mean"
         )
-    # The op is that of the loss as an output, be it named or found by synk.function.
+    # The op of the gradients is that of the loss as an output of a function.
     options = {**ours, "updates": None, "on_unused_input": "ignore"}
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the function itself will say it
+        warnings.simplefilter("ignore")  # the step itself will warn
         (op,) = function(inputs, [output], **options).output_modes
     if op not in ("avg", "sum") and (op is not None or isinstance(output, tuple)):
         raise ValueError(
@@ -159,7 +159,7 @@ def _pairs(updates: Any) -> list:
 
 
 def check_local(step: Function, rule: Rule) -> None:
-    """Raise unless ranks can make a step by themselves."""
+    """Raise unless each rank can make the step by itself, for `rule`."""
     if not step.is_local:
         raise ValueError(
             f"{step!r} is exact training, and {rule!r} is for steps that each rank"
@@ -173,7 +173,7 @@ def check_local(step: Function, rule: Rule) -> None:
 
 
 def check_of_nodes(step: Function, rule: Rule | None) -> None:
-    """Raise unless the ranks of a machine can make a step together, by a rule."""
+    """Raise unless a node's ranks can make the step together, as one worker."""
     if rule is None:
         raise ValueError("workers='nodes' is for a rule: exact training has no workers")
     if step.is_local:
