@@ -15,7 +15,7 @@ from ..ranks.context import RankContext
 from ..ranks.ledger import Holding
 from ..ranks.replication import master_replicate_variables
 from ..ranks.session import SESSION
-from ..rules.centre import Centre, weighed
+from ..rules.centre import Centre, mean_by_rows
 from ..rules.gossip import Gossip, Mailboxes
 from ..rules.graphs import RuleGraphs
 from ..rules.rule import Rule
@@ -156,7 +156,7 @@ class Workers:
         if self._rule.is_mean:
             rows = SESSION.context.workers[self.number].rows[:, 0]
             if rows.any():
-                return weighed(self._vectors(), rows)
+                return mean_by_rows(self._vectors(), rows)
         return self.centre
 
     def _vectors(self) -> list[np.ndarray]:

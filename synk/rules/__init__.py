@@ -1,7 +1,7 @@
 """Training rules: workers train by themselves, and exchange parameters now and then.
 
-Each rule is a file, written as its paper writes it. :func:`simulate` trains virtual
-workers by one.
+Each rule is a file, with the notation of its paper. :func:`simulate` trains virtual
+workers by a rule.
 """
 
 from .averaging import LocalSGD, ParameterAveraging

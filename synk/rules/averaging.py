@@ -1,4 +1,4 @@
-"""Parameter averaging: workers train by themselves, and become their mean."""
+"""Parameter averaging: workers train by themselves, then all take their mean."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ class LocalSGD(Rule):
     every : int
         H of the paper.
     after : int
-        Post-local SGD: until so many steps are made, workers meet after each.
+        Post-local SGD: workers meet after each of the first `after` steps.
     order : {"together"}
 
     Notes
     -----
-    ``w_i <- sum_j a_j w_j``, where ``a_j`` are the rows of worker j in the round,
-    divided by those of all. What an optimiser keeps, as a velocity, stays each worker's
-    own. With ``every=1`` and plain SGD (or momentum and equal numbers of rows) it is
-    exact training. [1]_, post-local [2]_.
+    ``w_i <- sum_j a_j w_j``, where ``a_j`` are the rows of worker j since the last
+    exchange, divided by all workers' rows. An optimiser's state, as a velocity, stays
+    each worker's own. With ``every=1`` and plain SGD (or momentum and equal numbers of
+    rows) this is exact training. [1]_, post-local [2]_.
 
     References
     ----------
@@ -55,9 +55,9 @@ class LocalSGD(Rule):
 class ParameterAveraging(LocalSGD):
     """Parameters are averaged after each step: BSP in its ``avg`` form.
 
-    It is `LocalSGD` with ``every=1``: exact training for SGD and momentum. For what is
-    not linear in the gradient, as Adam, it is another rule: each worker's state follows
-    its own gradients.
+    The same as `LocalSGD` with ``every=1``: exact training for SGD and momentum. For
+    optimisers that are not linear in the gradient, such as Adam, it differs from exact
+    training, as each worker's state follows its own gradients.
 
     Parameters
     ----------

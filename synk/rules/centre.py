@@ -1,15 +1,16 @@
 """The centre of a training rule, in memory that all workers share.
 
 The parameters are one vector, cut into blocks. Each block of each of the centre's
-vectors is there twice: an exchange reads the one that is valid and writes the other,
-and then one word says that this is valid now. So a rank that is killed at any moment
-leaves every block as it was before or after, never in between. Where all meet, the word
-that counts a fragment's moves is that of all its blocks, so all of it moves, or none.
+vectors has two sides: an exchange reads the valid side and writes the other one, and
+then sets one word, which makes the new side valid. So a rank that is killed at any
+moment leaves each block with its old or its new values, never a mixture. In the order
+"together" one word, the count of a fragment's moves, makes the new sides of all its
+blocks valid at once.
 
-A block has a lock. Ranks exchange one block after the other, in order, and take the
-lock of the next one before they give back that of the last: they follow one another
-through the blocks, and nobody overtakes. So ranks work on different blocks at once, and
-the centre moves as if one whole exchange had come after the other.
+A block has a lock. A rank exchanges the blocks in order, and takes the lock of a block
+before it releases that of the block before, so no rank overtakes another. Ranks work on
+different blocks at once, and the result is as if they had exchanged one after the
+other.
 """
 
 from __future__ import annotations
@@ -27,14 +28,14 @@ from ..reduce_ops import shares
 from .graphs import Arrays, RuleGraphs
 
 BLOCK = 1 << 18
-"""Bytes of a block: what an exchange reads and writes of it stays in a core's cache."""
+"""Bytes of a block, such that its data in an exchange fit into a core's cache."""
 
-TURN = 0  # the word that says how many exchanges have begun, in order="turns"
+TURN = 0  # the word that counts the exchanges that have begun, in order="turns"
 _HEAD = 8  # words before those of the blocks
 
 
 class Block(NamedTuple):
-    """A piece of the vector of parameters that is exchanged at once."""
+    """A piece of the vector of parameters: elements `start` to `stop`."""
 
     number: int
     start: int
@@ -43,20 +44,21 @@ class Block(NamedTuple):
 
 
 class Centre:
-    """What all workers see of a rule's centre, for `size` parameters.
+    """A rule's centre in memory that all workers share, for `size` parameters.
 
-    So many `givers`, the workers of this machine, leave what they give here where all
-    meet (`given`). If it moves at once, all blocks of a fragment move together.
-    `memory` returns so many bytes to lie in, as a `Segment`, which are zeros at first.
+    `given` has a row for each of the `givers`, this machine's workers in the order
+    "together", for the vectors that they give. With `moves_at_once` all blocks of a
+    fragment become valid together. ``memory(nbytes)`` returns a `Segment` of zeros, or
+    an object with its method `array`.
 
-    `words` has `TURN`, and from these numbers on one for each fragment, block or
-    worker. `moves`: how often a fragment has moved, which is written under its first
-    lock. `locks`, `valid`: the lock of a block, and which side of it is valid; see
-    `turned`. `fetched`, `finished`: at what move a worker has come last, plus one;
-    whether it makes no more steps.
+    `words` has word `TURN`, and the following groups, each from the index of its name
+    on. `moves`: the number of moves of each fragment, written under the lock of its
+    first block. `locks`, `valid`: the lock of each block, and its valid side (but see
+    `turned`). `fetched`: the number of the move at each worker's last exchange, plus
+    one. `finished`: 1 for a worker that makes no more steps.
 
-    `sides` are both sides of what the centre keeps, of shape (2, size); of a scalar
-    each block has its own.
+    `sides` has both sides of each vector of the centre's state, of shape (2, size); of
+    a scalar each block has its own copy.
     """
 
     def __init__(
@@ -76,7 +78,7 @@ class Centre:
         self.moves, self.locks, self.valid, self.fetched, self.finished, end = (
             itertools.accumulate(lengths)
         )
-        # The words that go on from one session to the next
+        # The words that a file has, to go on in another session
         every = *range(self.moves, self.locks), *range(self.fetched, self.finished)
         self._counts = [TURN, *every]
         _, start = graphs.start(np.zeros(1))
@@ -92,17 +94,17 @@ class Centre:
         self.sides = {name: arrays[f"c{name}"] for name in start}
 
     def fill(self, w: np.ndarray) -> None:
-        """Begin anew with parameters `w`; in the master, while no rank exchanges."""
+        """Begin anew with parameters `w`; call it while no rank exchanges."""
         self.words[:] = 0
         for name, value in self.graphs.start(w)[1].items():
             self.sides[name][0] = value
 
     def ready(self) -> None:
-        """Have all locks free: ranks that died had some; while no rank exchanges."""
+        """Free all locks, also those of ranks that died; while no rank exchanges."""
         self.words[self.locks : self.valid] = 0
 
     def state(self) -> Arrays:
-        """Return all of the centre's state, and how often it has moved."""
+        """Return the centre's state, and the words that count moves and turns."""
         found = {name: self._read(name) for name in self.sides}
         return found | {"counts": self.words[self._counts]}
 
@@ -110,7 +112,7 @@ class Centre:
         """Go on with what `state` has returned; while no rank exchanges."""
         self.words[:] = 0
         for name, both in self.sides.items():
-            both[:] = state[name]  # whichever is valid by the counts
+            both[:] = state[name]  # both sides, as the counts say which is valid
         self.words[self._counts] = state["counts"]
 
     @property
@@ -119,7 +121,7 @@ class Centre:
         return self._read("c")
 
     def _read(self, name: str) -> np.ndarray:
-        """Return a copy of what is valid of a vector, or of a scalar of each block."""
+        """Return a copy of a vector's valid sides; of a scalar, one for each block."""
         both = self.sides[name]
         found = np.empty(both.shape[1], both.dtype)
         for block in itertools.chain(*self.fragments):
@@ -132,14 +134,14 @@ class Centre:
         return found
 
     def turned(self, fragment: int) -> int:
-        """Return 1 if all sides of a fragment are the others than their words say."""
+        """Return 1 if a fragment's words name its blocks' invalid sides, else 0."""
         return int(self.words[self.moves + fragment]) & 1 if self.moves_at_once else 0
 
 
 def shared_arrays(
     forms: dict[str, tuple[tuple[int, ...], Any]], memory: Callable[[int], Any]
 ) -> tuple[Any, Arrays]:
-    """Return memory for arrays of shapes and dtypes, and these, side by side in it."""
+    """Return a segment for arrays of shapes and dtypes in `forms`, and the arrays."""
     kinds = {name: (shape, np.dtype(dtype)) for name, (shape, dtype) in forms.items()}
     sizes = [math.prod(shape) * dtype.itemsize for shape, dtype in kinds.values()]
     offsets, nbytes = layout(sizes)
@@ -152,7 +154,7 @@ def shared_arrays(
 
 
 def _blocks(size: int, fragments: int, itemsize: int) -> list[list[Block]]:
-    """Return the blocks of each fragment, as equal as can be."""
+    """Return the blocks of each fragment, of about equal length."""
     found, numbers = [], itertools.count()
     for fragment, (low, high) in enumerate(itertools.pairwise(cuts(size, fragments))):
         parts = max(1, math.ceil((high - low) * itemsize / BLOCK))
@@ -171,22 +173,21 @@ def summed(vectors: Sequence[np.ndarray]) -> np.ndarray:
     return total
 
 
-def weighed(vectors: Iterable[np.ndarray], rows: np.ndarray) -> np.ndarray:
-    """Return the mean of vectors, each of so many rows."""
+def mean_by_rows(vectors: Iterable[np.ndarray], rows: np.ndarray) -> np.ndarray:
+    """Return the mean of vectors, weighed by their numbers of rows."""
     parts = zip(shares(rows.tolist()), vectors, strict=True)
     return summed([share * vector for share, vector in parts])
 
 
 def may_come(moves: int, others: Iterable[int], most: int) -> bool:
-    """Tell whether after one worker's exchange all others can still come in time.
+    """Return whether, after one worker's exchange now, all others can be in time.
 
-    The others come in the order in which they came last: the one that has waited
-    longest is the next, and so on. If that keeps the bound, it can be kept; and the one
-    that has waited longest may always come itself, so nobody waits for ever.
+    `moves` is the number of moves of the centre so far. `others` has, for every other
+    worker that will exchange again, the number of moves after its last exchange. `most`
+    is the most exchanges of others between two of a worker, and is no less than the
+    number of others.
 
-    `moves` is how often the centre has moved, and `others` has of every other worker
-    that will come again how often it had when that one's last exchange was over. At
-    most so many exchanges of others come between two of a worker: no less than there
-    are others.
+    The best order for the others is that of their last exchanges, so only this order is
+    checked. A worker that has waited longest may always come, so none waits forever.
     """
     return all(moves + 1 + k - came <= most for k, came in enumerate(sorted(others)))

@@ -18,27 +18,27 @@ class DiLoCo(Rule):
     every : int
         H of the paper: inner steps between two exchanges of a parameter.
     learning_rate, momentum : float
-        Of the outer optimiser.
+        Those of the outer optimiser.
     fragments : int
-        Streaming: into how many pieces the parameters are cut, which are exchanged at
+        Streaming: the number of pieces of the parameters, which are exchanged at
         different steps; each once in `every`.
     delay : int
-        Streaming: after how many further steps a worker takes what has come of an
-        exchange. It waits for nobody until then.
+        Streaming: the number of steps between an exchange and taking its result; a
+        worker does not wait in between.
     order : {"together", "turns", "free"}
     mixing : float, optional
-        How much a worker keeps of its own parameters when it takes; by default 0 if
-        there is no delay, otherwise 0.5.
+        The weight of a worker's own parameters when it takes the centre's; by default
+        0 without a delay, otherwise 0.5.
     optimiser : str or callable
-        The outer one: a rule of `synk.updates`.
+        The outer optimiser: a rule of `synk.updates`.
 
     Notes
     -----
     ``delta = sum_i a_i (theta - w_i)`` is taken as a gradient, by Nesterov's momentum:
     ``v <- momentum v + delta``,
     ``theta <- theta - learning_rate (delta + momentum v)``. Then
-    ``w_i <- mixing w_i + (1 - mixing) theta``. What inner optimisers keep stays with
-    each worker. theta is the centre, and what is to be used afterwards.
+    ``w_i <- mixing w_i + (1 - mixing) theta``. The states of inner optimisers stay with
+    each worker. theta, the centre, is the result of training.
     A. Douillard et al., "DiLoCo", arXiv:2311.08105, algorithm 1, and "Streaming DiLoCo
     with overlapping communication", arXiv:2501.18512.
 

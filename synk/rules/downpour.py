@@ -1,4 +1,4 @@
-"""ASGD and Downpour: the centre follows what each worker has moved by."""
+"""ASGD and Downpour: the centre moves by each worker's moves."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .rule import Group, Optimiser, Order, Rule, Start, State
 
 
 class ASGD(Rule):
-    """Asynchronous SGD: the centre moves by what each worker has moved.
+    """Asynchronous SGD: the centre makes each worker's moves, too.
 
     Parameters
     ----------
@@ -21,9 +21,10 @@ class ASGD(Rule):
 
     Notes
     -----
-    ``c <- c + (w_i - o_i)``, ``w_i <- c``, ``o_i <- c``: o is what the worker had after
-    its last exchange. For one worker it is the step's own optimiser. Platoon's rule of
-    that name; after J. Dean et al., "Large scale distributed deep networks", NIPS 2012.
+    ``c <- c + (w_i - o_i)``, ``w_i <- c``, ``o_i <- c``, where o has the worker's
+    parameters after its last exchange. With one worker it is serial training. Platoon
+    has this rule; after J. Dean et al., "Large scale distributed deep networks", NIPS
+    2012.
     """
 
     def start(self, w: np.ndarray) -> tuple[Start, Start]:
@@ -40,7 +41,7 @@ class ASGD(Rule):
 
 
 class Downpour(ASGD):
-    """Downpour SGD: the centre takes each worker's way as a gradient.
+    """Downpour SGD: the centre's optimiser takes each worker's move as a gradient.
 
     Parameters
     ----------
@@ -49,24 +50,24 @@ class Downpour(ASGD):
     optimiser : str or callable
         A rule of `synk.updates`, which moves the centre.
     learning_rate : float
-        Of the centre.
+        The learning rate of the centre's optimiser.
     max_staleness : int, optional
-        How many exchanges of other workers may come between two of one worker: who
-        would make another's staler waits for that one. With n workers at least n - 1.
+        The most exchanges of other workers between two of one worker: a worker that
+        would exceed this waits for the late one. With n workers at least n - 1.
     order : {"together", "turns", "free"}
     **options
         Further arguments of the optimiser.
 
     Notes
     -----
-    ``u = o_i - w_i`` is the sum of a worker's steps since its last exchange, old less
-    new: a gradient, if the worker's step is plain SGD with learning rate 1, and the sum
-    of `every` gradients along a path then. ``c <- optimiser(c, u)``, ``w_i <- c``,
-    ``o_i <- c``. So the centre's learning rate multiplies the worker's. Where all meet,
-    u are added. J. Dean et al., "Large scale distributed deep networks", NIPS 2012.
+    ``u = o_i - w_i`` is a worker's move since its last exchange, old less new: if its
+    step is plain SGD with learning rate 1, the sum of `every` gradients. ``c <-
+    optimiser(c, u)``, ``w_i <- c``, ``o_i <- c``. So the centre's learning rate
+    multiplies the worker's. In "together" all workers' u are added. J. Dean et al.,
+    "Large scale distributed deep networks", NIPS 2012.
 
-    In turns of n workers the centre follows gradients that are n - 1 exchanges old: on
-    ``h x**2 / 2`` it is stable if ``learning_rate * h < 2 sin(pi / (4 n - 2))``.
+    In "turns" of n workers the centre follows gradients that are n - 1 exchanges old:
+    on ``h x**2 / 2`` it is stable if ``learning_rate * h < 2 sin(pi / (4 n - 2))``.
     """
 
     def __init__(

@@ -15,12 +15,12 @@ class EASGD(Rule):
     every : int
         tau of the paper, "communication period".
     beta : float
-        How hard all workers together pull at the centre.
+        The pull of all workers together at the centre.
     order : {"together", "turns", "free"}
 
     Notes
     -----
-    With ``alpha = beta / n``, both sides from the old values::
+    With ``alpha = beta / n``, and old values on the right::
 
         d = alpha * (w_i - c)
         w_i <- w_i - d
@@ -30,10 +30,9 @@ class EASGD(Rule):
     learning with elastic averaging SGD", NIPS 2015, equations 5 and 6, algorithm 1; the
     exchange comes after `every` whole steps.
 
-    Without gradients ``w_1 + ... + w_n + c`` stays as it is. Where all meet,
-    the mean of workers less the centre is multiplied by ``1 - alpha * (1 + n)``
-    each time: from 2 on in place of ``alpha * (1 + n)`` that grows, and starting
-    to train warns.
+    Without gradients ``w_1 + ... + w_n + c`` is constant. In "together" each exchange
+    multiplies the workers' mean less the centre by ``1 - alpha * (1 + n)``. If ``alpha
+    * (1 + n)`` is 2 or more, that difference does not shrink, and training warns.
     """
 
     def __init__(

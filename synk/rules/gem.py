@@ -1,4 +1,4 @@
-"""Gradient energy matching: workers take care not to add up to too large a step."""
+"""Gradient energy matching: workers scale steps so that their sum is not too large."""
 
 from __future__ import annotations
 
@@ -18,28 +18,28 @@ class GEM(Rule):
     every : int
         Steps between two exchanges.
     learning_rate : float
-        Of what a worker has moved by: its own step is plain SGD with learning rate 1.
+        Multiplies a worker's move; its own step is plain SGD with learning rate 1.
     momentum : float
     kappa : float
-        With 2 the steps that come are, on average, those of momentum.
+        With 2 the centre's steps are, on average, those of SGD with momentum.
     order : {"together", "turns", "free"}
     epsilon, clip : float
-        Against a division by zero, and the most that a step is enlarged.
+        Against a division by zero, and the largest factor of a step.
 
     Notes
     -----
-    Per element, with o the parameters of the last exchange and D what the centre has
-    moved by since::
+    Per element, with o the worker's parameters after its last exchange and D the
+    centre's move since::
 
         u = -learning_rate * (o_i - w_i)
         m_i <- momentum * m_i + u
         D = c - stale_i;  stale_i <- c
         pi = clip((kappa * |m_i| - |D|) / (|u| + epsilon), 0, clip)
-        c <- c + pi * u;  w_i <- c_as_it_was + pi * u
+        c <- c + pi * u;  w_i <- c_before + pi * u
 
     J. Hermans and G. Louppe, "Gradient energy matching for distributed asynchronous
-    gradient descent", arXiv:1805.08469. The centre that a worker begins with is not
-    news to it: stale begins there.
+    gradient descent", arXiv:1805.08469. ``stale_i`` begins with the first centre, so D
+    is 0 at first.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Gossip: no centre; now and then a worker sends itself to another one, by mail."""
+"""Gossip: no centre; now and then a worker mails its parameters to another one."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .centre import TURN, shared_arrays
 from .rule import Order, Rule, check_at_least
 
 _HEAD = 8
-"""Words before those of the mailboxes; one is the turn's, as in a centre."""
+"""Words before those of the mailboxes; word `TURN` is as in a centre."""
 
 
 class Gossip(Rule):
@@ -21,11 +21,11 @@ class Gossip(Rule):
     Parameters
     ----------
     p : float
-        The probability that it does so, after each step.
+        The probability, after each step, that a worker sends.
     seed : int
-        Each worker draws from a stream of its own, of seed and rank.
+        Each worker draws from its own stream, seeded by `seed` and its rank.
     order : {"free", "turns"}
-        "turns": worker after worker merges what has come and sends, at each step.
+        "turns": at each step, one worker after the other merges its mail and sends.
 
     Notes
     -----
@@ -34,9 +34,9 @@ class Gossip(Rule):
 
         w_j <- (a_j w_j + a_i w_i) / (a_j + a_i);  a_j <- a_j + a_i
 
-    What is to be used is ``sum a_i w_i``. Nobody waits for anybody: a message is added
-    to what lies in the receiver's mailbox, weighted the same way. M. Blot et al.,
-    "Gossip training for deep learning", arXiv:1611.09726, algorithm 3.
+    The result of training is ``sum a_i w_i``. In "free" no worker waits for another: a
+    message is added, with its weight, to the mail in the receiver's mailbox. M. Blot et
+    al., "Gossip training for deep learning", arXiv:1611.09726, algorithm 3.
     """
 
     orders = ("free", "turns")
@@ -49,32 +49,33 @@ class Gossip(Rule):
         self.p, self.seed = p, int(check_at_least("seed", seed))
 
     def merge(self, w: Any, a: Any, mail: Any, a_mail: Any) -> tuple[Any, Any]:
-        """Return the parameters and the weight of a worker that has read its mail.
+        """Return a worker's parameters and weight after it has merged its mail.
 
         Parameters
         ----------
         w, a : numpy.ndarray, float
-            The worker's.
+            The worker's parameters and weight.
         mail : numpy.ndarray
-            The sum of what was sent, each times its weight.
+            The sum of the parameters sent, each times its weight.
         a_mail : float
             The sum of these weights.
         """
         return (a * w + mail) / (a + a_mail), a + a_mail
 
     def destinations(self, rank: int, n: int) -> Iterator[int | None]:
-        """Yield for each step of a worker to whom it sends; mostly to nobody.
+        """Yield, for each step of a worker, the worker that it sends to.
 
         Parameters
         ----------
         rank : int
-            Which worker.
+            The sending worker.
         n : int
-            How many there are.
+            The number of workers.
 
         Yields
         ------
         int or None
+            None, mostly, if it does not send.
         """
         random = np.random.default_rng([self.seed, rank])
         while True:
@@ -83,13 +84,13 @@ class Gossip(Rule):
 
 
 class Mailboxes:
-    """The mailboxes of all workers, in memory that these share; see `Centre`.
+    """The mailboxes of all workers, in shared memory; see `Centre`.
 
-    What lies in a mailbox is the sum of what was sent, each times its weight. It is
-    there twice, as blocks of a centre are: who adds to it writes the side that does not
-    count, and then says in one word that it does. Who reads it or adds to it has its
-    lock, or is alone. From `locks` and from `valid` on `words` has one for each
-    mailbox, as in a `Centre`; `weights` are the workers'.
+    A mailbox has the sum of the parameters sent, each times its weight. It has two
+    sides, as a block of a `Centre`: a change writes the invalid side, and then one word
+    makes that side valid. A worker that reads or changes a mailbox has its lock, or
+    runs alone. `words` has a lock for each mailbox from `locks` on, and its valid side
+    from `valid` on. `weights` has the workers' weights.
     """
 
     def __init__(
@@ -116,11 +117,11 @@ class Mailboxes:
 
     @property
     def parameters(self) -> np.ndarray:
-        """What all begin with."""
+        """The parameters that all workers begin with."""
         return self._start.copy()
 
     def fill(self, w: np.ndarray) -> None:
-        """Begin anew with parameters `w`; while no rank sends."""
+        """Begin anew with parameters `w`; call it while no rank sends."""
         self.words[:] = 0
         self._start[:] = w
         self.weights[:] = 1 / self._ranks
@@ -128,7 +129,7 @@ class Mailboxes:
         self._mail[:] = 0
 
     def state(self) -> dict[str, np.ndarray]:
-        """Return what lies in the mailboxes, and the workers' weights."""
+        """Return the mail, the workers' weights and the turn."""
         mails = [self.mail(rank) for rank in range(self._ranks)]
         some = [mail for mail, a in mails if a]
         return {
@@ -139,7 +140,7 @@ class Mailboxes:
         }
 
     def restore(self, state: dict[str, np.ndarray]) -> None:
-        """Have what `state` has returned lie there; while no rank sends."""
+        """Restore what `state` has returned; call it while no rank sends."""
         self.words[:] = 0
         self.words[TURN] = state["turn"]
         self._weights[:, 0] = state["weights of mail"]
@@ -148,7 +149,7 @@ class Mailboxes:
         self.weights[:] = state["weights"]
 
     def average(self, vectors: Sequence[np.ndarray]) -> np.ndarray:
-        """Return the weighted mean of workers' parameters, with all mail."""
+        """Return the weighted mean of the workers' parameters and all mail."""
         total = np.zeros_like(self._start)
         for a, vector in zip(self.weights, vectors, strict=True):
             total += float(a) * vector
@@ -158,29 +159,29 @@ class Mailboxes:
         return total / float(self.weights.sum() + sum(a for _, a in mails))
 
     def ready(self) -> None:
-        """Have all locks free."""
+        """Free all locks: ranks that died may have had some."""
         self.words[self.locks : self.valid] = 0
 
     def mail(self, rank: int) -> tuple[np.ndarray, float]:
-        """Return what lies in a mailbox, and the weight of it."""
+        """Return the mail of worker `rank`, and its weight."""
         side = self.words[self.valid + rank]
         return self._mail[rank, side], float(self._weights[rank, side])
 
     def read(self, rank: int, w: np.ndarray) -> np.ndarray:
-        """Return the parameters of a worker that has read its mail, which is gone."""
+        """Empty a worker's mailbox; return its parameters `w` merged with the mail."""
         a, (mail, a_mail) = float(self.weights[rank]), self.mail(rank)
         merged, self.weights[rank] = self._rule.merge(w, a, mail, a_mail)
         self._put(rank, 0, 0.0)
         return merged
 
     def send(self, rank: int, to: int, w: np.ndarray) -> None:
-        """Add a worker's parameters to another's mail, with half of its weight."""
+        """Add worker `rank`'s parameters to the mail of `to`, with half its weight."""
         self.weights[rank] /= 2
         a, (mail, a_mail) = float(self.weights[rank]), self.mail(to)
         self._put(to, mail + a * w, a_mail + a)
 
     def _put(self, rank: int, mail: np.ndarray | float, weight: float) -> None:
-        """Have something else lie in a mailbox."""
+        """Replace the mail in a mailbox."""
         index = self.valid + rank
         side = 1 - self.words[index]
         self._mail[rank, side] = mail

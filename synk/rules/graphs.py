@@ -1,10 +1,10 @@
-"""What a rule computes, as graphs of PyTensor, and these as text for numba.
+"""The graphs of a rule, and their translation into Python source for numba.
 
-A graph that computes element by element is written as lines of Python. In a loop over
-these every array is read once, and what is new goes where it is to be. That is what
-PyTensor's compiled functions do not offer: they return new arrays, which must then be
-copied. The loop is a file beside what PyTensor has compiled, named by its text: numba
-keeps its machine code there as well.
+A graph that computes element by element becomes lines of Python in a loop over the
+elements. The loop reads every array once, and writes results to their final places;
+PyTensor's compiled functions return new arrays, which would have to be copied. The
+source is a file in PyTensor's compilation folder, named by a hash of its text; numba
+caches the machine code there, too.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ Arrays = dict[str, np.ndarray]
 
 
 class SweepKind(NamedTuple):
-    """What a worker does with each block of the centre that it sweeps through.
+    """The functions of the rule that a worker computes on each block of a sweep.
 
-    It computes these functions of the rule. The centre moves by what the worker gives,
-    or if it does not, by the sum of what all have left in ``given``; and what it gives
-    it leaves there, if the centre does not move.
+    If a sweep gives and moves, the centre moves by the worker's own vector. If it only
+    gives, the vector is left in ``Centre.given``; if it only moves, the centre moves by
+    the sum of all vectors there.
     """
 
     gives: bool = False
     moves: bool = False
     takes: bool = False
-    locks: bool = False  # it takes the lock of each block
+    locks: bool = False  # whether the sweep takes the lock of each block
 
 
 KINDS = {
@@ -54,20 +54,22 @@ KINDS = {
     "move": SweepKind(moves=True),
     "take": SweepKind(takes=True),
 }
-"""One after the other, an exchange is whole, or is sent now and fetched later. Where
-all meet they give, the centre moves, and they take: nobody writes what others read."""
+"""By name. In the orders "turns" and "free" a worker makes an ``exchange``, or with a
+delay a ``send`` and later a ``fetch``. In "together" each worker makes a ``give``, a
+``move`` and a ``take``, between which all meet: nobody writes what others read."""
 
 
 class RuleGraphs:
     """The graphs of a rule, for vectors of one dtype.
 
-    Their variables have names: ``n``, ``share`` and ``given``, and those of the states
-    of a worker and of the centre with a ``w`` or a ``c`` before, such as ``ww``.
-    Constants of the rule are of the parameters' dtype, too. Without a `mode` of
-    PyTensor's all is computed in loops, see `sweeps`.
+    The inputs' names are ``n``, ``share`` and ``given``, and the names in a worker's
+    and the centre's state after a ``w`` or a ``c``, such as ``ww``. Constants of the
+    rule have the parameters' dtype, too. `mode` is the PyTensor mode that computes the
+    graphs; with None they are compiled as loops, see `sweeps`.
 
-    `kept` are those of what a worker keeps besides its parameters, `sides` the
-    centre's; of these `scalars` are no vectors, such as an optimiser's step number.
+    `kept` has the names of a worker's state besides its parameters, `sides` those of
+    the centre's state, and `scalars` those of `sides` that are scalars, such as an
+    optimiser's step number.
     """
 
     def __init__(self, rule: Rule, dtype: Any, mode: Any = None) -> None:
@@ -89,7 +91,7 @@ class RuleGraphs:
         }
 
     def start(self, w: np.ndarray) -> tuple[Arrays, Arrays]:
-        """Return the states of a worker and of the centre, of arrays of their own."""
+        """Return the first states of a worker and of the centre, as new arrays."""
         w = np.asarray(w, self.dtype)
         worker, centre = self.rule.start(w)
         of_worker, of_centre = {"w": w, **worker}, {"c": w, **centre}
@@ -99,7 +101,7 @@ class RuleGraphs:
         )
 
     def outputs(self, kind: SweepKind) -> dict[str, Variable]:
-        """Return the new values that a sweep writes, of the dtypes of the old ones."""
+        """Return the graphs of a sweep's new values, by name, in the old dtypes."""
         rule, worker, centre = self.rule, dict(self._worker), dict(self._centre)
         new: dict[str, Any] = {}
         moved: dict[str, Any] = {}
@@ -128,7 +130,7 @@ def _variable(name: str, value: np.ndarray) -> Any:
     return TensorType(value.dtype, (None,) * np.ndim(value))(name)
 
 
-# -- as text
+# -- as Python source
 
 _WORDS = {
     "Abs": "abs({})",
@@ -147,17 +149,17 @@ _WORDS = {
 """By the class of a scalar Op, how it is written; NaN is passed on, as by numpy."""
 
 _BETWEEN = {"Add": " + ", "Mul": " * "}
-"""Of those that take any number of operands."""
+"""The operators between operands, for Ops with any number of them."""
 
 
-def written(
+def translate(
     inputs: Mapping[str, Variable], outputs: Mapping[str, Variable]
 ) -> tuple[list[str], list[str], dict[str, str]]:
-    """Write a graph of vectors of one length, and of scalars, as Python.
+    """Translate a graph of scalars and of vectors of one length to Python.
 
-    It reads the input ``a`` as ``a_``. Returned are the lines that compute scalars,
-    once, those for each element, and by the name of an output what is to be written
-    there. It raises NotImplementedError if there is an Op that is not known here.
+    Return the lines that compute scalars (run once), the lines for each element, and
+    for each output, by name, the expression of its value. The source reads the input
+    ``a`` as ``a_``. Raises NotImplementedError for an Op that is not known here.
     """
     names: dict[Variable, str] = {var: f"{name}_" for name, var in inputs.items()}
     scalars: list[str] = []
@@ -175,7 +177,7 @@ def written(
 
 
 def _name(var: Variable, names: Mapping[Variable, str]) -> str:
-    """Return a variable's name in the loop, or a constant as it is written."""
+    """Return a variable's name in the source, or the source of a constant."""
     if isinstance(var, Constant):
         value = np.asarray(var.data)
         if value.size != 1:
@@ -187,7 +189,7 @@ def _name(var: Variable, names: Mapping[Variable, str]) -> str:
 
 
 def _term(node: Any, given: Sequence[str]) -> str:
-    """Return how one Op is written."""
+    """Return the expression of one Op."""
     (out,) = node.outputs
     kind = type(getattr(node.op, "scalar_op", None)).__name__
     if not isinstance(node.op, Elemwise) or kind not in (*_WORDS, "Cast"):
@@ -209,14 +211,14 @@ def _is_two(var: Variable) -> bool:
     return isinstance(var, Constant) and bool(np.all(np.asarray(var.data) == 2))
 
 
-def compiled_text(lines: Sequence[str], function: str) -> Callable:
-    """Return a function of a program, compiled by numba when it is first called."""
+def compile_source(lines: Sequence[str], function: str) -> Callable:
+    """Return a function in the source `lines`; numba compiles it at the first call."""
     text = "\n".join(['"""Of a training rule; made by synk."""', "", *lines, ""])
     digest = hashlib.sha256(text.encode()).hexdigest()[:20]
     path = Path(pytensor.config.compiledir, "synk_rules", f"rule_{digest}.py")
     if not path.exists():
         path.parent.mkdir(exist_ok=True)
-        # Ranks write at the same time; each has a whole file to put in place.
+        # Ranks may write at the same time: each renames a complete file.
         own = path.with_suffix(f".{secrets.token_hex(4)}")
         own.write_text(text)
         os.replace(own, path)
@@ -224,7 +226,7 @@ def compiled_text(lines: Sequence[str], function: str) -> Callable:
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # numba looks there for what it has kept
+    sys.modules[spec.name] = module  # numba's cache needs to find the module there
     spec.loader.exec_module(module)
     found = getattr(module, function)
     return compile_kernel(found)

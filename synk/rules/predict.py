@@ -1,9 +1,8 @@
-"""How long training by a rule would take: a clock for the simulator's workers.
+"""Prediction of the time that training by a rule takes: `simulate` with a clock.
 
-The workers of `simulate` compute what real ones would. Here each of their steps and
-exchanges takes a time besides, so who comes when follows from that, and with it how old
-parameters are, who waits for whom, and when a loss is reached: for as many workers as
-one likes, on one core.
+The workers of `simulate` compute the same as real ones. Here each step and exchange
+also takes simulated time. The times determine the order of exchanges, and so staleness,
+waits, and when a loss is reached, for any number of workers, on one core.
 """
 
 from __future__ import annotations
@@ -21,26 +20,25 @@ from .simulate import Rows, Simulation, Step, simulate
 
 
 class Costs(NamedTuple):
-    """What steps and exchanges take, in seconds.
+    """The times of steps and exchanges, in seconds.
 
     Attributes
     ----------
     step : float
-        One step of a worker, on average over workers.
+        The time of one step of a worker, on average over workers.
     exchange : float or callable
-        One exchange of a worker, or of all where all meet; or a function of the number
-        of workers that returns it, as for an all-reduce between machines.
+        The time of one worker's exchange, or in "together" of all workers'; or a
+        function of the number of workers, as for an all-reduce between machines.
     busy : float or callable, optional
-        How long the centre is busy with the exchange of one worker: the next one begins
-        after that. By default for all of it. Ranks of one machine follow one another
-        through the centre's blocks, so it is less there.
+        The time until the centre can begin the exchange of another worker; by default
+        `exchange`. It is less on one machine, where ranks follow one another through
+        the centre's blocks.
     spread : float
-        How different workers are: the standard deviation of the logarithm of their
-        speeds.
+        The standard deviation of the logarithm of workers' speeds.
     jitter : float
-        How different the steps of a worker are, likewise.
+        The standard deviation of the logarithm of the times of a worker's steps.
     seed : int
-        Of speeds and steps.
+        The seed of speeds and times.
     """
 
     step: float
@@ -53,22 +51,22 @@ class Costs(NamedTuple):
 
 @dataclass
 class Prediction:
-    """What training by a rule would come to.
+    """The predicted course of training by a rule.
 
     Attributes
     ----------
     seconds : list of float
-        When the loss was looked at: since training began.
+        The times at which the loss was computed, from the beginning of training.
     losses : list of float
-        Of the parameters that are to be used afterwards, then.
+        The losses at these times, for the parameters that training would result in.
     steps : int
-        That all workers have made together.
+        The number of steps of all workers together.
     exchanges : int
-        Of single workers, or of all at once where they meet.
+        The number of exchanges: one worker's, or in "together" all workers' at once.
     waiting : float
-        The part of all workers' time that they wait for others.
+        The fraction of the workers' time that they wait for others.
     staleness : float
-        For how many moves of the centre parameters are old in an exchange, on average.
+        The mean number of the centre's moves since the worker's last exchange.
     """
 
     seconds: list[float] = field(default_factory=list)
@@ -79,7 +77,7 @@ class Prediction:
     staleness: float = 0.0
 
     def time_to(self, loss: float) -> float:
-        """Return after how many seconds a loss was reached: infinite, if it was not.
+        """Return the seconds until a loss was reached, infinity if it was not.
 
         Parameters
         ----------
@@ -103,7 +101,7 @@ def predict(
     rows: Rows | None = None,
     mode: Any = None,
 ) -> Prediction:
-    """Predict how long training takes, and what it comes to.
+    """Predict the times and losses of training.
 
     Parameters
     ----------
@@ -111,14 +109,14 @@ def predict(
     step, workers, start, rows, mode
         See `simulate`.
     steps : int
-        How many each worker makes at most.
+        The most steps of each worker.
     costs : Costs
     loss : callable
         Returns the loss of parameters, a vector.
     until : float
-        Training ends when the loss is not more.
+        Training ends when the loss is at most this.
     every : int
-        After how many steps of all workers the loss is looked at.
+        The loss is computed after `every` steps of each worker, on average.
 
     Returns
     -------
@@ -127,12 +125,11 @@ def predict(
     Raises
     ------
     ValueError
-        If the rule does not do with so many workers.
+        If the rule's settings do not fit the number of workers.
 
     Examples
     --------
-    Slow workers hold up those that meet with them. Where each comes
-    when it is ready, it does not:
+    In "together" all workers wait for the slow ones, in "free" none does:
 
     >>> import numpy as np
     >>> from synk.rules import Costs, EASGD, predict
@@ -154,7 +151,7 @@ def predict(
     found, looked_at = Prediction(), 0
 
     def look() -> bool:
-        """Note the loss, and tell whether it is reached."""
+        """Note the loss, and return whether it is at most `until`."""
         found.seconds.append(float(clock.times.max()))
         found.losses.append(float(loss(simulation.result())))
         return found.losses[-1] <= until
@@ -179,7 +176,7 @@ def predict(
 
 
 class _Clock:
-    """Until when each of a simulation's workers has come, and what all have waited."""
+    """The present times of a simulation's workers, and their waits in all."""
 
     def __init__(self, simulation: Simulation, costs: Costs) -> None:
         self.simulation, self.rule = simulation, simulation.rule
@@ -194,29 +191,29 @@ class _Clock:
         self.waited = 0.0
 
     def advance(self, steps: int) -> None:
-        """Have the next ones make a step, and exchange; each makes so many at most."""
+        """Make the step that is next, and its exchange; each makes at most `steps`."""
         raise NotImplementedError
 
     def step_of(self, rank: int) -> float:
-        """Draw what a worker's next step takes."""
+        """Draw the time of a worker's next step."""
         if not self._jitter:
             return self._step[rank]
-        # So that the mean is that of no jitter.
+        # The mean of the exponential is 1.
         drawn = self._random.standard_normal() - self._jitter / 2
         return self._step[rank] * np.exp(self._jitter * drawn)
 
     def wait(self, rank: int, until: float) -> None:
-        """Have a worker wait, if it is not as late already."""
+        """Have a worker wait until a time, unless its own time is later."""
         self.waited += max(0.0, until - self.times[rank])
         self.times[rank] = max(self.times[rank], until)
 
 
 class _Together(_Clock):
-    """All make a step, and meet if it is due."""
+    """The order "together": all make a step, and meet if an exchange is due."""
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
-        self._ends: dict[int, float] = {}  # of exchanges, by the step that they are for
+        self._ends: dict[int, float] = {}  # of exchanges, by the step that takes them
 
     def advance(self, steps: int) -> None:
         for rank in range(self.n):
@@ -235,7 +232,7 @@ class _Together(_Clock):
 
 
 class _Turns(_Clock):
-    """Workers make their steps at the same time, and exchange one after the other."""
+    """The order "turns": workers step at the same time, but exchange in turn."""
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
@@ -247,7 +244,7 @@ class _Turns(_Clock):
         self.make_step(rank)
 
     def make_step(self, rank: int) -> bool:
-        """Have a worker make its step, exchange, and tell whether it did that."""
+        """Have a worker make its step, and exchange if due; return whether it was."""
         before = len(self.simulation.exchanges)
         self.simulation.run([rank])
         if len(self.simulation.exchanges) == before:
@@ -260,7 +257,7 @@ class _Turns(_Clock):
 
 
 class _Free(_Turns):
-    """Whoever has made its step is next; at the centre, who has come first."""
+    """The order "free": the worker whose step ends first is next."""
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
@@ -283,7 +280,7 @@ class _Free(_Turns):
             self._come(ready[0], steps)
 
     def _come(self, rank: int, steps: int) -> None:
-        """Have a worker make the step whose time is over, and begin the next."""
+        """Have a worker make the step that ends now, and begin the next one."""
         if self.make_step(rank):
             self._moves += 1
             self._came[rank] = self._moves
@@ -294,7 +291,7 @@ class _Free(_Turns):
             self._going.remove(rank)  # nobody waits for it any more
 
     def _may_come(self, rank: int) -> bool:
-        """Tell whether no other one's next exchange becomes too stale by this one's."""
+        """Return whether an exchange now keeps `max_staleness` for all others."""
         most = self.rule.max_staleness
         if most is None:
             return True

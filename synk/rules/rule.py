@@ -1,9 +1,9 @@
-"""What a training rule is: how workers that train by themselves exchange parameters.
+"""`Rule`: how workers that train by themselves exchange parameters.
 
-A rule is written as its paper writes it, on vectors: all parameters of a worker, one
-after the other. It says nothing of processes, of memory, or of who comes when. The same
-methods are computed by ranks, each on a few thousand elements at a time, and by
-`simulate`, for any number of workers in one process.
+A rule is written in the notation of its paper, on vectors: all parameters of a worker,
+one after the other. It does not deal with processes, memory or the order of workers.
+Ranks compute its methods on a few thousand elements at a time, and `simulate` computes
+the same methods for any number of workers in one process.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ Order: TypeAlias = Literal["together", "turns", "free"]
 ORDERS: tuple[Order, ...] = ("together", "turns", "free")
 
 State: TypeAlias = Mapping[str, Any]
-"""Vectors of PyTensor by name; scalars, too, such as an optimiser's count of steps."""
+"""Symbolic vectors by name; also scalars, such as an optimiser's count of steps."""
 
 Start: TypeAlias = Mapping[str, np.ndarray]
 
 
 class Group(NamedTuple):
-    """What a worker is told of all workers: scalars of PyTensor.
+    """Numbers about all workers, for `Rule.give`: symbolic scalars.
 
     Attributes
     ----------
     n : scalar variable
-        How many workers there are.
+        The number of workers.
     share : scalar variable
-        This one's part of what all have done since they met last: its rows divided by
-        the rows of all where they meet, otherwise 1 / n.
+        In the order "together", this worker's rows since the last exchange, divided by
+        those of all workers; otherwise 1 / n.
     """
 
     n: Any
@@ -49,21 +49,22 @@ class Group(NamedTuple):
 class Rule:
     """How workers exchange parameters with a centre.
 
-    Subclasses say in three pure functions what an exchange is: what a worker *gives*,
-    how the centre *moves* by it, and what the worker *takes* back. They get the states
-    of both as mappings of vectors, and return new values of those that change; they
-    must compute element by element. A worker's parameters are ``"w"`` in its state, the
-    centre's ``"c"`` in that.
+    Subclasses define an exchange by three pure functions: a worker *gives* a vector,
+    the centre *moves* by it, and the worker *takes* from the centre. The functions get
+    the states of worker and centre as mappings of vectors, and return new values of the
+    entries that change; they must compute element by element. A worker's parameters are
+    ``"w"`` in its state, the centre's ``"c"``.
 
     Parameters
     ----------
     every : int
         Steps that a worker makes by itself between two exchanges.
     order : {"together", "turns", "free"}
-        "together": all workers meet; they give what follows from the same old centre,
-        it moves once by the sum of that, and they take. "turns": one worker after the
-        other gives, moves the centre and takes, always in the same order, so that a
-        repetition has the same bits. "free": as "turns", whoever is ready first.
+        "together": all workers meet; each gives, by the same old centre, the centre
+        moves once by the sum, and each takes. "turns": one worker after the other
+        gives, moves the centre and takes, always in the same order, so that a
+        repetition has the same bits. "free": as "turns", but in the order in which
+        workers are ready.
 
     Raises
     ------
@@ -72,17 +73,17 @@ class Rule:
     """
 
     orders: Sequence[Order] = ORDERS
-    """Which orders the rule has."""
+    """The values of `order` that the rule supports."""
     has_centre = True
-    """Whether there are parameters besides those of the workers."""
+    """Whether there is a centre, with parameters besides the workers'."""
     is_mean = False
-    """Whether the centre is a mean of the workers, which is old between exchanges."""
+    """Whether the centre is the workers' mean, which is outdated between exchanges."""
     fragments = 1
-    """Into how many pieces the parameters are cut, which are exchanged one by one."""
+    """The number of pieces of the parameters, each exchanged by itself."""
     delay = 0
-    """How many steps after it has given a worker takes; it goes on meanwhile."""
+    """The number of further steps that a worker makes between giving and taking."""
     max_staleness: int | None = None
-    """How many exchanges of others may come between two of a worker."""
+    """The most exchanges of other workers between two of one worker; None: no limit."""
 
     def __init__(self, every: int = 1, order: Order = "together") -> None:
         if isinstance(every, bool) or int(every) != every or every < 1:
@@ -93,59 +94,59 @@ class Rule:
         self.every, self.order = int(every), order
 
     def start(self, w: np.ndarray) -> tuple[Start, Start]:
-        """Return what a worker and the centre keep, besides ``"w"`` and ``"c"``.
+        """Return the first states of a worker and the centre, without "w" and "c".
 
         Parameters
         ----------
         w : numpy.ndarray, shape (parameters,)
-            The values that all begin with.
+            The parameters that all begin with.
         """
         return {}, {}
 
     def give(self, worker: State, centre: State, group: Group) -> tuple[State, Any]:
-        """Return new values of a worker's, and the vector that it gives.
+        """Return new values for the worker's state, and the vector that it gives.
 
         Parameters
         ----------
         worker, centre : mapping of str to vector
-            What both keep.
+            The states.
         group : Group
         """
         raise NotImplementedError
 
     def move(self, centre: State, given: Any) -> State:
-        """Return new values of the centre's, moved by what was given.
+        """Return new values for the centre's state, moved by `given`.
 
         Parameters
         ----------
         centre : mapping of str to vector
         given : vector
-            By one worker, or the sum of what all have given.
+            The vector that one worker gives, or in "together" the sum of all workers'.
         """
         raise NotImplementedError
 
     def take(self, worker: State, centre: State) -> State:
-        """Return new values of a worker's, after the centre has moved.
+        """Return new values for the worker's state, after the centre has moved.
 
         Parameters
         ----------
         worker, centre : mapping of str to vector
-            What both keep.
+            The states.
         """
         return {}
 
     def due(self, step: int) -> Sequence[int]:
-        """Return which fragments a worker gives after so many steps; mostly none.
+        """Return the fragments that a worker gives after a step; mostly none.
 
         Parameters
         ----------
         step : int
-            How many it has made.
+            The number of steps that the worker has made.
         """
         return (0,) if step % self.every == 0 else ()
 
     def check(self, n: int) -> None:
-        """Raise or warn if the rule does not do with so many workers.
+        """Raise or warn if the rule's settings do not fit the number of workers.
 
         Parameters
         ----------
@@ -160,8 +161,8 @@ class Rule:
 class Optimiser:
     """An optimiser at the centre: a rule of `synk.updates`, or one of that form.
 
-    It is a pure function here, of one vector of parameters, and must compute element by
-    element: no norm of a whole gradient.
+    Here it is a pure function of one vector of parameters. It must compute element by
+    element, so it cannot use the norm of a whole gradient.
     """
 
     def __init__(self, rule: str | Callable, **options: Any) -> None:
@@ -174,11 +175,11 @@ class Optimiser:
         self._options = options
 
     def takes(self, name: str) -> bool:
-        """Tell whether it has an argument of a name."""
+        """Return whether the rule has an argument `name`."""
         return name in inspect.signature(self._rule).parameters
 
     def start(self, w: np.ndarray) -> Start:
-        """Return what it keeps, before the first step on parameters `w`."""
+        """Return the optimiser's state before the first step on parameters `w`."""
         _, kept, _ = self._graphs(w.dtype)
         start = {}
         for name, var in kept.items():
@@ -187,7 +188,7 @@ class Optimiser:
         return {name: np.array(value) for name, value in start.items()}
 
     def move(self, c: Any, gradient: Any, state: State) -> tuple[Any, State]:
-        """Return the parameters after a step along a gradient, and what is kept."""
+        """Return the parameters after a step along a gradient, and the new state."""
         param, kept, new = self._graphs(c.dtype, gradient)
         given = {param: c, **{var: state[name] for name, var in kept.items()}}
         found = graph_replace([new[param], *[new[var] for var in kept.values()]], given)
@@ -217,7 +218,7 @@ def warn(message: str) -> None:
 
 
 def check_at_least(name: str, value: float, least: float = 0) -> float:
-    """Return a number that is not less than another, or raise ValueError."""
+    """Return `value`, or raise ValueError if it is less than `least`."""
     if not value >= least:
         raise ValueError(f"{name} must be at least {least}, got {value!r}")
     return value

@@ -1,7 +1,7 @@
-"""A rule's training by virtual workers, one after the other in one process.
+"""`simulate`: training by a rule with virtual workers, all in one process.
 
-What real ranks do is compared with it, and it shows what a rule would do with more
-workers than there are cores.
+Tests compare ranks with it, and it shows the effect of a rule with more workers than
+there are cores.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 
 from ..reduce_ops import shares
-from .centre import Centre, weighed
+from .centre import Centre, mean_by_rows
 from .gossip import Gossip, Mailboxes
 from .graphs import RuleGraphs
 from .rule import Rule
@@ -24,19 +24,19 @@ Rows: TypeAlias = Callable[[int, int], int]
 
 
 class Exchange(NamedTuple):
-    """An exchange that was made.
+    """A record of one exchange.
 
     Attributes
     ----------
     rank : int or None
-        Whose; None if all met.
+        The worker; None if all met.
     step : int
-        After how many steps of that worker.
+        The number of steps that the worker had made.
     fragment : int
-        Of which piece of the parameters.
+        The number of the piece of the parameters.
     staleness : int
-        How many others have come since this one's last: for how many moves of the
-        centre its parameters were old.
+        The number of other workers' exchanges since this worker's last one, which its
+        parameters did not include.
     """
 
     rank: int | None
@@ -62,21 +62,21 @@ def simulate(
     rule : Rule
     step : callable
         ``step(w, rank, k)`` returns the parameters of worker `rank` after its step
-        number `k`, counted from 0. What an optimiser keeps it may keep by rank.
+        number `k`, counted from 0. It may keep an optimiser's state by rank.
     schedule : int or iterable of int
-        How many steps each worker makes, in the rule's order. Or whose step is the
-        next, again and again, as :func:`random_turns` tells; for the order "together"
-        there is no such schedule.
+        The number of steps of each worker, in the rule's order. Or the workers whose
+        steps are next, one after the other, as :func:`random_turns` yields them; not
+        for the order "together".
     workers : int
-        How many.
+        The number of workers.
     start : numpy.ndarray, shape (parameters,)
-        What all begin with, of a float dtype.
+        The parameters that all begin with, of a float dtype.
     rows : callable, optional
-        ``rows(rank, k)`` returns of how many rows a step is the mean; by default all
-        steps have as many.
+        ``rows(rank, k)`` returns the number of rows of a step; by default all steps
+        have the same.
     mode : optional
-        PyTensor's mode in which the rule is computed. By default it is as on ranks, in
-        loops that numba compiles.
+        The PyTensor mode that computes the rule. By default loops that numba compiles
+        compute it, as on ranks.
 
     Returns
     -------
@@ -85,11 +85,12 @@ def simulate(
     Raises
     ------
     ValueError
-        If the rule does not do with so many workers, or the schedule with the rule.
+        If the rule's settings do not fit the number of workers, or the schedule does
+        not fit the rule's order.
 
     Examples
     --------
-    Two workers draw to 1 and to 3, and the centre settles between them:
+    The steps of two workers move towards 1 and 3, and the centre settles between them:
 
     >>> import numpy as np
     >>> from synk.rules import EASGD, simulate
@@ -99,20 +100,20 @@ def simulate(
     >>> found.centre.round(6)
     array([2.])
     """
-    kind = _Gossiping if isinstance(rule, Gossip) else _Exchanging
+    kind = _GossipSimulation if isinstance(rule, Gossip) else _CentreSimulation
     simulation: Simulation = kind(rule, step, workers, start, rows, mode)
     return simulation.run(schedule)
 
 
 def random_turns(workers: int, steps: int, seed: int = 0) -> Iterator[int]:
-    """Yield whose step is next, by chance, until all have made theirs.
+    """Yield the workers whose steps are next, in a random order.
 
     Parameters
     ----------
     workers : int
-        How many.
+        The number of workers.
     steps : int
-        For each.
+        The number of steps of each worker.
     seed : int
 
     Yields
@@ -130,9 +131,9 @@ class Simulation:
     ----------
     rule : Rule
     workers : list of dict
-        What each keeps, by name; its parameters are ``"w"``.
+        The state of each, by name; its parameters are ``"w"``.
     steps : list of int
-        How many steps each has made.
+        The number of steps that each has made.
     exchanges : list of Exchange
         In their order.
     """
@@ -153,7 +154,7 @@ class Simulation:
         self.workers = [self._graphs.start(start)[0] for _ in range(workers)]
         self.steps = [0] * workers
         self.exchanges: list[Exchange] = []
-        # Of how many rows steps were since a fragment's last exchange.
+        # The rows of each worker's steps since each fragment's last exchange.
         self._rows_of = np.zeros((workers, rule.fragments))
 
     def run(self, schedule: int | Iterable[int]) -> Simulation:
@@ -195,14 +196,14 @@ class Simulation:
         raise AttributeError(f"{self.rule!r} has no centre: see average()")
 
     def average(self) -> np.ndarray:
-        """Return the mean of the workers' parameters, as the rule weighs them."""
+        """Return the mean of the workers' parameters, with the rule's weights."""
         return np.mean([worker["w"] for worker in self.workers], axis=0)
 
     def result(self) -> np.ndarray:
-        """Return the parameters that are to be used afterwards.
+        """Return the parameters that training results in.
 
-        Those are the centre's, or the workers' mean if the rule has no centre or the
-        last round is not at its end.
+        Those are the centre's, or the workers' mean if the rule has no centre, or if
+        its centre is their mean and steps were made since the last exchange.
         """
         return self.average()
 
@@ -214,15 +215,15 @@ class Simulation:
         self._rows_of[rank] += 1 if self._rows is None else self._rows(rank, k)
 
     def _meet(self) -> None:
-        """Do what is due after all have made a step."""
+        """Make the exchanges that are due after all have made a step."""
         raise NotImplementedError
 
     def _come(self, rank: int) -> None:
-        """Do what is due after one worker has made a step."""
+        """Make the exchanges that are due after one worker has made a step."""
         raise NotImplementedError
 
 
-class _Exchanging(Simulation):
+class _CentreSimulation(Simulation):
     """Workers that exchange parameters with a centre."""
 
     def __init__(self, *args: Any) -> None:
@@ -234,7 +235,7 @@ class _Exchanging(Simulation):
         self._centre.fill(self._start)
         self._sweepers = []
         for rank, worker in enumerate(self.workers):
-            where = [worker["w"]].copy  # it returns what the parameters stay in
+            where = [worker["w"]].copy  # returns a list with the parameters' array
             sweeper = Sweeper(self._centre, [size], where, rank, n)
             sweeper.kept = {name: worker[name] for name in sweeper.kept}
             self._sweepers.append(sweeper)
@@ -245,11 +246,11 @@ class _Exchanging(Simulation):
         return self._centre.parameters
 
     def result(self) -> np.ndarray:
-        """Return the parameters that are to be used afterwards."""
+        """Return the parameters that training results in."""
         rows = self._rows_of[:, 0]
         if not self.rule.is_mean or not rows.any():
             return self.centre
-        return weighed([worker["w"] for worker in self.workers], rows)
+        return mean_by_rows([worker["w"] for worker in self.workers], rows)
 
     def _meet(self) -> None:
         step, delay = self.steps[0], self.rule.delay
@@ -278,8 +279,8 @@ class _Exchanging(Simulation):
             sweeper.go("fetch", sweeper.courses[k])
 
 
-class _Gossiping(Simulation):
-    """Workers that send themselves to one another."""
+class _GossipSimulation(Simulation):
+    """Workers that send their parameters to one another."""
 
     rule: Gossip
 
@@ -292,7 +293,7 @@ class _Gossiping(Simulation):
 
     @property
     def weights(self) -> np.ndarray:
-        """Those of the workers."""
+        """The weights of the workers; see `Gossip`."""
         return self._boxes.weights
 
     def _come(self, rank: int) -> None:
@@ -304,12 +305,12 @@ class _Gossiping(Simulation):
             self.exchanges.append(Exchange(rank, self.steps[rank]))
 
     def average(self) -> np.ndarray:
-        """Return the mean of the workers' parameters, what is on its way included."""
+        """Return the weighted mean of the workers' parameters and unread mail."""
         return self._boxes.average([worker["w"] for worker in self.workers])
 
 
 def _own_memory(nbytes: int) -> Any:
-    """Return memory that no other process sees, with the method that segments have."""
+    """Return private memory, with the method `array` of a `Segment`."""
     memory = np.zeros(nbytes, np.uint8)
     return SimpleNamespace(
         array=lambda dtype, shape, offset: np.ndarray(shape, dtype, memory, offset)

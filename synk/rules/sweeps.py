@@ -1,10 +1,10 @@
-"""Sweeps of one worker through the blocks of a centre, to compute what the rule says.
+"""Sweeps of one worker through the blocks of a centre, which compute the rule.
 
-A sweep is one compiled call, whose text is written for the rule's graph: it takes the
-lock of each block, computes its elements, says that they are valid, and hands the lock
-on. Python comes between two blocks only where a lock is not free. A graph that cannot
-be written is computed by PyTensor, in the same steps (`_plain_sweep`). Ranks and the
-simulator compute by the same sweeps.
+A sweep is one compiled call, whose source is generated from the rule's graph. For each
+block it takes the lock, computes the elements, marks the new side as valid, and
+releases the lock. It returns to Python only at its end, or if a lock is not free. If a
+graph cannot be translated, PyTensor computes it, in the same order (`_plain_sweep`).
+Ranks and the simulator use the same sweeps.
 """
 
 from __future__ import annotations
@@ -31,31 +31,32 @@ from .graphs import (
     KINDS,
     RuleGraphs,
     SweepKind,
-    compiled_text,
-    written,
+    compile_source,
+    translate,
 )
 from .rule import Group
 
 NEXT, HELD, TURNED, OWNER, LOOKS, FIRST_LOCK, FIRST_VALID, RANK, WORDS = range(9)
-"""Places in the array `at` of a sweep. NEXT: the block it has come to, by its place in
-the sweep. HELD: the last one whose lock this rank has, or -1. TURNED: see
-`Centre.turned`. The others stay."""
+"""Indices of the array `at`, a sweep's state. NEXT: the place in the sweep of the block
+to do next. HELD: the place of the last block whose lock this rank has, or -1. TURNED:
+see `Centre.turned`. The others are constants of the worker."""
 
 _LOOKS = 100
-"""How often a sweep looks at a lock before Python waits, and times it."""
+"""How often a sweep reads a taken lock before it returns, and Python waits."""
 
 Sweep: TypeAlias = Callable[..., bool]
-"""Returns whether it is at its end, or a lock was not free. Its arguments are `at`; the
-centre's words; the tables of a `Course`; the addresses of the arrays that the
-parameters lie in, or if it is not compiled these themselves; what workers have given;
-the scalars of a `Group`, what the worker keeps, and both sides of the centre's."""
+"""Returns True at its end, or False if a lock was not free. Its arguments: `at`; the
+centre's words; the two tables of a `Course`; the addresses of the parameters' arrays
+(the arrays themselves, if not compiled); the vectors given; the scalars of a `Group`;
+the worker's state besides its parameters; and both sides of the centre's state."""
 
 
 @compile_kernel
 def enter(at, words, blocks, j):
-    """Take the lock of a block; only then give back that of the last: nobody overtakes.
+    """Take the lock of the sweep's block j, then release that of block j - 1.
 
-    Where Python has taken it for the sweep, it is the one at `at[NEXT]`.
+    Python may have taken the lock before, that of block `at[NEXT]`. Returns False if
+    the lock is not free.
     """
     if at[HELD] != j:
         if not take(words, at[FIRST_LOCK] + blocks[j, 0], at[OWNER], at[LOOKS]):
@@ -69,30 +70,31 @@ def enter(at, words, blocks, j):
 
 @compile_kernel
 def leave(at, words, blocks):
-    """Give back the lock of the last block."""
+    """Release the lock of the last block."""
     if blocks.shape[0] > 0:
         give_back(words, at[FIRST_LOCK] + blocks[blocks.shape[0] - 1, 0])
         at[HELD] = -1
 
 
 class Course(NamedTuple):
-    """Blocks to sweep through, which are cut where one parameter ends."""
+    """Blocks to sweep through, cut into segments at the ends of parameters' arrays."""
 
     blocks: tuple[Block, ...]
     table: np.ndarray
-    """The number of each, and its first segment and the one after its last."""
+    """For each block: its number, its first segment, and the one after its last."""
     segments: np.ndarray
-    """First element and the one after the last; which of the worker's arrays they lie
-    in, and from which element on."""
+    """For each segment: its first element and the one after its last, in the vector of
+    all parameters; the number of the worker's array, and the first element there."""
 
 
 class Sweeper:
-    """One worker's side of a centre: its sweeps, and how far it has come.
+    """One worker's access to a centre: its sweeps, and its state in the exchanges.
 
-    The parameters lie in arrays of these sizes; `arrays` returns them, C-contiguous, as
-    they are now. `rank` counts those that share the centre's memory. `acquire` waits
-    for a lock, by its word, and takes it; a worker that is alone needs none. The centre
-    moves by the sum of `summands`, that part of `Centre.given`, by default of all.
+    ``arrays()`` returns the present arrays of the parameters, C-contiguous, of these
+    `sizes`. `rank` is the worker's number among those that share the centre's memory,
+    and `n` the number of all workers. ``acquire(word)`` waits for a lock and takes it;
+    the simulator needs none. In "together" the centre moves by the sum of `summands`,
+    some rows of `Centre.given`, by default all.
     """
 
     def __init__(
@@ -118,15 +120,15 @@ class Sweeper:
 
     def begin(self, w: np.ndarray) -> None:
         """Begin anew, with parameters `w`."""
-        self.kept = self._centre.graphs.start(w)[0]  # besides its parameters
+        self.kept = self._centre.graphs.start(w)[0]  # its state without parameters
         del self.kept["w"]
-        # Of each fragment, how often it had moved when the worker came last.
+        # For each fragment, its number of moves after the worker's last exchange.
         self.fetched = [0] * len(self.courses)
-        # After which step it takes which fragment.
+        # The steps after which the worker takes, and the fragments.
         self.to_take: list[tuple[int, int]] = []
 
     def course(self, blocks: Sequence[Block]) -> Course:
-        """Return how to sweep through blocks."""
+        """Return the course through `blocks`."""
         table: list[tuple[int, ...]] = []
         segments: list[tuple[int, ...]] = []
         for block in blocks:
@@ -145,14 +147,14 @@ class Sweeper:
         )
 
     def due(self, step: int) -> Iterator[int]:
-        """Yield the fragments that the worker takes after a step."""
+        """Yield the fragments to take after a step, and remove them from `to_take`."""
         while self.to_take and self.to_take[0][0] == step:
             yield self.to_take.pop(0)[1]
 
     def count_move(self, k: int) -> tuple[int, int]:
-        """Count a move of a fragment by this worker; return its number, and staleness.
+        """Count this worker's move of fragment `k`; return its number, and staleness.
 
-        Who calls has the lock of its first block, or is alone.
+        The caller has the lock of the fragment's first block, or runs alone.
         """
         word = self._centre.moves + k
         move = int(self._centre.words[word])
@@ -167,19 +169,19 @@ class Sweeper:
         share: float | None = None,
         is_locked: bool = False,
     ) -> None:
-        """Sweep through blocks, by one of `KINDS`.
+        """Make a sweep of one of `KINDS` through a course.
 
-        By default all workers have equal shares (see `Group`). `is_locked` says whether
-        it has the lock of the first block.
+        `share` is as in `Group`, by default 1 / n. `is_locked` says whether this rank
+        has the lock of the first block already.
         """
         arrays, kept = self._arrays(), self.kept
-        share = 1 / self._n if share is None else share  # one without rows has 0
+        share = 1 / self._n if share is None else share  # 0 for a worker without rows
         centre, at = self._centre, self._at
         sweep, is_compiled = _sweep_of(centre.graphs, kind)
         if self._group[0] != share:
             scalars = np.asarray([self._n, share], centre.graphs.dtype)
             self._group = share, [scalars[:1].reshape(()), scalars[1:].reshape(())]
-        given = self._summands if _adds(KINDS[kind]) else centre.given
+        given = self._summands if _moves_by_sum(KINDS[kind]) else centre.given
         where: Any = arrays
         if is_compiled:
             where = np.array([address(array) for array in arrays], np.int64)
@@ -193,31 +195,32 @@ class Sweeper:
             at[HELD] = at[NEXT]
 
 
-def _adds(kind: SweepKind) -> bool:
-    """Tell whether the centre moves by what all have left, which is added."""
+def _moves_by_sum(kind: SweepKind) -> bool:
+    """Return whether the centre moves by the sum of all vectors given."""
     return kind.moves and not kind.gives
 
 
 def _sweep_of(graphs: RuleGraphs, kind: str) -> tuple[Sweep, bool]:
-    """Return a sweep, made once for all workers, and whether it is compiled."""
+    """Return a sweep, made once for each `RuleGraphs`, and whether it is compiled."""
     if kind not in graphs.sweeps:
         how = KINDS[kind]
         found: tuple[Sweep, bool] | None = None
         if graphs.mode is None:
-            # It cannot be written, or there is no place for its file.
+            # The graph cannot be translated, or its file cannot be written.
             with contextlib.suppress(NotImplementedError, OSError):
                 found = _compiled_sweep(graphs, how), True
         graphs.sweeps[kind] = found or (_plain_sweep(graphs, how), False)
     return graphs.sweeps[kind]
 
 
-def _lines_of(graphs: RuleGraphs, kind: SweepKind) -> list[list[str]]:
-    """Write what a sweep does within a block, or raise NotImplementedError.
+def _block_source(graphs: RuleGraphs, kind: SweepKind) -> list[list[str]]:
+    """Return the source of a sweep within a block, or raise NotImplementedError.
 
-    That is once, for each segment and element, and at its end. Of an array ``x`` there
-    are views: ``v_x``, and of its other side ``o_x``.
+    The four lists of lines are for the block's beginning, each segment, each element,
+    and the block's end. For an array ``x``, ``v_x`` is a view of the segment, and
+    ``o_x`` one of its other side.
     """
-    of_scalars, of_vectors, values = written(graphs.inputs, graphs.outputs(kind))
+    of_scalars, of_vectors, values = translate(graphs.inputs, graphs.outputs(kind))
     kept, sides, scalars = graphs.kept, graphs.sides, graphs.scalars
     vectors = [name for name in sides if name not in scalars]
     once = [f"{name}_ = {name}[()]" for name in Group._fields]
@@ -230,7 +233,7 @@ def _lines_of(graphs: RuleGraphs, kind: SweepKind) -> list[list[str]]:
         *[f"v_{name} = {name}[side, start:stop]" for name in vectors],
     ]
     read = ["ww", *kept, *vectors]
-    if _adds(kind):
+    if _moves_by_sum(kind):
         views += [
             "v_given = given[0, start:stop]",
             "for rank in range(1, given.shape[0]):",
@@ -240,7 +243,7 @@ def _lines_of(graphs: RuleGraphs, kind: SweepKind) -> list[list[str]]:
         ]
         read.append("given")
     each, ends = [f"{name}_ = v_{name}[i]" for name in read] + of_vectors, []
-    if kind.moves:  # all of the other side counts afterwards
+    if kind.moves:  # the other side becomes valid: copy what the rule leaves as it is
         values = {name: f"{name}_" for name in sides} | values
     for name, value in values.items():
         if name in scalars:
@@ -252,14 +255,14 @@ def _lines_of(graphs: RuleGraphs, kind: SweepKind) -> list[list[str]]:
             views.append(f"o_{name} = {name}[1 - side, start:stop]")
         is_in_place = name == "ww" or name in kept
         each.append(f"{'v' if is_in_place else 'o'}_{name}[i] = {value}")
-    if kind.moves and kind.locks:  # where all meet, one word is that of all blocks
+    if kind.moves and kind.locks:  # in "together" one word makes all blocks valid
         ends.append(f"store(words, at[{FIRST_VALID}] + number, 1 - side)")
     return [once + of_scalars, views, each, ends]
 
 
 def _compiled_sweep(graphs: RuleGraphs, kind: SweepKind) -> Sweep:
-    """Write a sweep, for numba to compile when it is called first; see `_lines_of`."""
-    once, views, each, ends = _lines_of(graphs, kind)
+    """Return a sweep that numba compiles at the first call; see `_block_source`."""
+    once, views, each, ends = _block_source(graphs, kind)
     arguments = ["at", "words", "blocks", "segments", "addresses", "given"]
     arguments += [*Group._fields, *graphs.kept, *graphs.sides]
     entering = ["if not enter(at, words, blocks, j):", "    return False"]
@@ -271,7 +274,7 @@ def _compiled_sweep(graphs: RuleGraphs, kind: SweepKind) -> Sweep:
         "from synk.compiled import array_at",
         "from synk.rules.sweeps import enter, leave",
         "",
-        f"# What it is compiled with: {_digest()}",
+        f"# What it is compiled with: {_helpers_digest()}",
         "",
         "",
         f"def sweep({', '.join(arguments)}):",
@@ -289,12 +292,12 @@ def _compiled_sweep(graphs: RuleGraphs, kind: SweepKind) -> Sweep:
         *["    leave(at, words, blocks)"] * kind.locks,
         "    return True",
     ]
-    return compiled_text(lines, "sweep")
+    return compile_source(lines, "sweep")
 
 
 @cache
-def _digest() -> str:
-    """Return what changes with the functions that numba compiles into a sweep."""
+def _helpers_digest() -> str:
+    """Return a hash of the files with functions that numba compiles into a sweep."""
     digest = hashlib.sha256()
     for path in (compiled.__file__, locks.__file__, shm.__file__, __file__):
         assert path is not None
@@ -303,9 +306,9 @@ def _digest() -> str:
 
 
 def _plain_sweep(graphs: RuleGraphs, kind: SweepKind) -> Sweep:
-    """Return a sweep in Python, in which PyTensor's function computes."""
+    """Return a sweep in Python, which computes by a compiled PyTensor function."""
     outputs = graphs.outputs(kind)
-    # Results have memory of their own: what is returned may be an input itself.
+    # Without `borrow`, an output that is an input itself is returned as a copy.
     compute = pytensor.function(
         [*graphs.inputs.values()],
         [*outputs.values()],
@@ -328,7 +331,7 @@ def _plain_sweep(graphs: RuleGraphs, kind: SweepKind) -> Sweep:
                 w = arrays[array].reshape(-1)[place : place + stop - start]
                 places = {name: value[piece] for name, value in kept.items()}
                 places |= {"ww": w, "given": w}
-                if _adds(kind):
+                if _moves_by_sum(kind):
                     places["given"] = given[0, piece]
                     for more in given[1:, piece]:
                         places["given"] += more
@@ -340,7 +343,7 @@ def _plain_sweep(graphs: RuleGraphs, kind: SweepKind) -> Sweep:
                     old[name], places[name] = both[side][where], both[1 - side][where]
                 states_now = [old[name] for name in list(graphs.inputs)[2:]]
                 new = dict(zip(outputs, compute(n, share, *states_now), strict=True))
-                if kind.moves:  # all of the other side counts afterwards
+                if kind.moves:  # the other side becomes valid, as in `_block_source`
                     new = {name: old[name] for name in sides} | new
                 for name, value in new.items():
                     places[name][...] = value
