@@ -322,16 +322,12 @@ TABLE = {
             *(L.LSTM(3, **GATES, return_sequences=True), "steps"),
             lambda x, *w: recurrent(lstm, x, *w),
         ),
-        "masked": (
-            *([L.Masking(), L.SimpleRNN(3)], "steps"),
-            lambda x, *w: recurrent(simple, x, *w, mask=True)[:, -1],
-        ),
-        "both ways": (
-            *(L.Bidirectional(L.SimpleRNN(3)), "steps"),
+        "masked, both ways": (
+            *([L.Masking(), L.Bidirectional(L.SimpleRNN(3))], "steps"),
             lambda x, *w: np.concatenate(
                 [
-                    recurrent(simple, x, *w[:3])[:, -1],
-                    recurrent(simple, x, *w[3:], backward=True)[:, -1],
+                    recurrent(simple, x, *w[:3], mask=True)[:, -1],
+                    recurrent(simple, x, *w[3:], mask=True, backward=True)[:, -1],
                 ],
                 1,
             ),

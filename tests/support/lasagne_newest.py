@@ -18,8 +18,6 @@ import theano
 import theano.tensor as T
 from lasagne import layers as L
 
-MODE = "FAST_COMPILE"
-
 
 def images():
     """Return images of any size, labels, and the last of convolutional layers."""
@@ -54,8 +52,8 @@ def training(function, network):
     params = L.get_all_params(layer, trainable=True)
     cost = loss()
     updates = lasagne.updates.amsgrad(cost, params, learning_rate=0.05)
-    step = function([x, y], cost, updates=updates, mode=MODE)
-    test = function([x, y], loss(deterministic=True), mode=MODE)
+    step = function([x, y], cost, updates=updates)
+    test = function([x, y], loss(deterministic=True))
     return step, test, L.get_all_params(layer)
 
 
