@@ -34,8 +34,8 @@ from pytensor.tensor.type import DenseTensorType
 
 import synk
 
-MODE = Mode("py", "fast_run")
-"""It stabilises what PyTensor does by default."""
+MODE = Mode("py", "fast_run").excluding("ShapeOpt", "inplace", "fusion")
+"""It stabilises what PyTensor does by default; nor need it be fast."""
 
 MOST_CALLS = 3
 """Of one function that are compared; then those of others have their turn."""
