@@ -1,8 +1,9 @@
-"""Keeping signals, their handlers and Python's collector from what they would disturb.
+"""Run code without signal handlers, or without Python's garbage collector, in between.
 
 A signal handler of the script may raise, as Ctrl-C does, between any two calls that
-Python code makes in the main thread. `with_signals_held_back` is quick and enough where
-objects own what is made (see `memory.descriptors`); `undisturbed` lets nothing through.
+Python code makes in the main thread. `with_signals_held_back` takes about 1 us, and is
+enough where an object owns each descriptor or process as soon as it is made (see
+`memory.descriptors`). `undisturbed` takes longer, and lets no handler run at all.
 """
 
 from __future__ import annotations
@@ -17,12 +18,11 @@ from typing import Any
 
 
 def with_signals_held_back(function: Callable[..., object], *args: Any) -> None:
-    """Call a function with all signals held back in this thread."""
-    # Another thread of the process may take one (one of OpenBLAS's), and its handler
-    # runs in the main thread all the same, between any two calls. So the mask is set
-    # back by a `finally` whose first call does it, with arguments that were made
-    # before. A context manager would not do: Python looks for handlers as it enters
-    # `__exit__`.
+    """Call ``function(*args)`` with all signals blocked in this thread."""
+    # Another thread of the process, such as one of OpenBLAS's, may take a signal. Its
+    # handler then runs in the main thread all the same, between any two calls. So a
+    # `finally` restores the mask, by its first call and with arguments made before. A
+    # context manager would not do: Python runs handlers as it enters `__exit__`.
     before = ctypes.byref(_SignalMask())
     _set_mask(_SIG_SETMASK, None, before)
     try:
@@ -32,8 +32,8 @@ def with_signals_held_back(function: Callable[..., object], *args: Any) -> None:
         _set_mask(_SIG_SETMASK, before, None)
 
 
-# Not signal.pthread_sigmask, which runs handlers itself, and builds sets of enumeration
-# members: 8 to 120 us, not 1.
+# C's function, as Python's signal.pthread_sigmask runs handlers itself, and builds sets
+# of enumeration members, which takes 8 to 120 us instead of 1.
 _SignalMask = ctypes.c_byte * 128
 _ALL_SIGNALS = ctypes.byref(_SignalMask(*[-1] * 128))
 _SIG_SETMASK = int(signal.SIG_SETMASK)
@@ -47,15 +47,15 @@ _HANDLED = tuple(
         *("SIGCHLD", "SIGCONT", "SIGVTALRM", "SIGPROF", "SIGWINCH", "SIGTSTP", "SIGIO"),
     )
 )
-"""Signals that scripts handle. To look through all of them takes longer."""
+"""The signals that scripts handle; to look at all signals would take longer."""
 
 
 def undisturbed(function: Callable[..., object], *args: Any) -> None:
-    """Call a function; handlers of signals run before or after it."""
-    # To hold signals back in this thread is not enough: another thread takes them then,
-    # and Python runs the handler in the main thread all the same. So the handlers
-    # themselves are put aside, and what has come meanwhile is sent once more at the
-    # end. What a handler raises before, keeps the function from being called.
+    """Call ``function(*args)``; signal handlers run before or after it only."""
+    # To block signals in this thread is not enough: another thread takes them then, and
+    # Python runs the handler in the main thread all the same. So this replaces the
+    # handlers, and raises the signals that came meanwhile once more at the end. If a
+    # handler raises while handlers are being replaced, `function` is not called.
     if threading.current_thread() is not threading.main_thread():
         function(*args)  # handlers run in the main thread only
         return
@@ -73,7 +73,7 @@ def undisturbed(function: Callable[..., object], *args: Any) -> None:
     try:
         for number, _ in handlers:
             signal.signal(number, note)
-        # From here on nothing raises but the function itself.
+        # From here on only `function` itself can raise.
         function(*args)
     finally:
         _set_back(left)
@@ -82,7 +82,7 @@ def undisturbed(function: Callable[..., object], *args: Any) -> None:
 
 
 def _set_back(left: list[tuple[int, Any]]) -> None:
-    """Set handlers back, all of them, whatever one raises that is back already."""
+    """Restore the handlers `left`, even if one that is restored already raises."""
     try:
         while left:
             signal.signal(*left[-1])
@@ -94,10 +94,10 @@ def _set_back(left: list[tuple[int, Any]]) -> None:
 
 @contextlib.contextmanager
 def without_collection() -> Iterator[None]:
-    """Have Python's collector wait in a block in which much is made and little dies."""
-    # It looks at all objects again and again as they become more. That took a sixth of
-    # the time of placing ResNet-50's training step, and a fifth of loading a graph or
-    # of a first call by JAX: imports, rewriting, tracing.
+    """Disable garbage collection in a ``with`` block that makes many objects."""
+    # The collector goes through all objects again each time their number has grown.
+    # That took a sixth of the time of placing ResNet-50's training step, and a fifth of
+    # loading a graph or of a first call by JAX (imports, rewriting, tracing).
     was_on = gc.isenabled()
     gc.disable()
     try:

@@ -24,7 +24,7 @@ from ..ranks.streams import split, worker_states
 from ..reduce_tree import TreeOutput, block_cut
 from ..signals import without_collection
 from ..times.timing import COMMON, ROWS, WAIT
-from ..workers.channel import Ready
+from ..workers.channel import PickledReply
 from ..workers.control import LAUNCH
 from .arguments import rows_of_node, take_all, take_share
 
@@ -288,7 +288,7 @@ class RankShare:
         if any(type(window) is not tuple for window in windows.values()):
             return windows, self._rows  # values themselves, which nobody compares
         if windows != self._left:
-            self._left, self._reply = windows, Ready((windows, self._rows))
+            self._left, self._reply = windows, PickledReply((windows, self._rows))
         return self._reply
 
     def for_master(self, outputs: list[np.ndarray]) -> dict[Any, np.ndarray]:

@@ -25,7 +25,7 @@ from pytensor.compile import SharedVariable
 from ..engines import Engine, host
 from ..engines.plain_functions import settle
 from ..memory.partition import Selection, count
-from ..workers.recorder import nowhere
+from ..workers.recorder import unread_phase
 
 Changes: TypeAlias = list[Callable[[], None]]
 """What puts back what a call has changed; an interrupted one can be called again."""
@@ -44,7 +44,7 @@ class Transaction:
     """
 
     def __init__(self, phase: memoryview | None = None) -> None:
-        self.phase = nowhere() if phase is None else phase
+        self.phase = unread_phase() if phase is None else phase
         self._progress: Progress = (-1, 0, None, None)
         # By the identity of a storage, or of a list of some.
         self._stored: dict[int, tuple[list[list[Any]], list[Any]]] = {}

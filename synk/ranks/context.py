@@ -107,8 +107,8 @@ class RankContext:
         )
         self._undo.callback(self.confinement.release)
         if self.local_rank == 0:
-            self._undo.callback(forks.free_no_more)
-            forks.free_what_starts(environment, self.confinement)
+            self._undo.callback(forks.confine_new_processes)
+            forks.free_new_processes(environment, self.confinement)
         if self.local_rank == 0 and self.size > 1 and not device.is_gpu:
             # It may compute alone, with all cores.
             jax.start_in(self.confinement.on_all_cores)

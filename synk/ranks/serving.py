@@ -18,7 +18,7 @@ from ..cluster.inbox import Inbox
 from ..cluster.message import Here, dumps, unpickled
 from ..cluster.nodes import Cluster
 from ..errors import WorkerDied
-from ..workers.channel import Ready, find
+from ..workers.channel import PickledReply, find
 from ..workers.control import LAUNCH
 from ..workers.failure import Failure
 from .context import Dropped
@@ -137,7 +137,7 @@ def _run(
     if error is not None:
         result = Failure(error, "", context.rank)  # it has been noted where
         return [result, *replies]
-    if type(result) is Ready:
+    if type(result) is PickledReply:
         result = pickle.loads(result.data)
     every = [result, *replies]
     if work in CODECS and not any(type(reply) is Failure for reply in every):

@@ -16,7 +16,7 @@ from ..memory.segment import WATCHED, Segment, Window
 from ..ranks.groups import OF_SCRIPT
 from ..ranks.session import SESSION
 from ..user_frames import entry
-from ..workers.forks import by_the_script
+from ..workers.forks import forks_by_script
 from .array_like import has_missing, refuse_masked, table_as_array, why_not
 
 
@@ -405,7 +405,7 @@ class Lending:
         # Whether the memory has the rows of this machine's ranks only; see
         # `files.on_nodes`.
         self.is_partial = False
-        self._forks = by_the_script()
+        self._forks = forks_by_script()
         self._state = next(_states)
         self._alive: weakref.WeakValueDictionary[int, np.ndarray]
         self._alive = weakref.WeakValueDictionary()
@@ -432,7 +432,7 @@ class Lending:
         # if it is the number of the newest array, that array is in `_alive` while it
         # lives; if it is an older number, it matches no later state.
         state = self._state
-        if self._alive or by_the_script() != self._forks:
+        if self._alive or forks_by_script() != self._forks:
             return None
         return state
 

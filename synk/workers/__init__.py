@@ -1,7 +1,7 @@
-"""Processes: forking ranks, talking to them, keeping watch over them.
+"""Processes: forking ranks, sending them commands, noticing that one has died.
 
-Who is forked by whom is in `zygote_source`, `zygote` (the master's end), `zygote_loop`
-and `forks`; what is said in `channel`, by the words of `control`, for which all wait as
-`waiting` has it; what a rank computes with in `devices` and `affinity`; and what is
-left of one that has failed in `failure` and `recorder`.
+`zygote_source`, `zygote` (the master's end), `zygote_loop` and `forks` fork processes.
+`channel` sends commands and replies, by the shared words of `control`, for which
+processes wait by `waiting`. `devices` and `affinity` give a rank its device, cores and
+threads. `failure` carries a rank's exception; `recorder` shows what a dead rank did.
 """

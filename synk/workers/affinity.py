@@ -1,4 +1,4 @@
-"""Cores, threads and memory: what each rank computes with."""
+"""A rank's CPU cores, its number of threads, and how it keeps freed memory."""
 
 from __future__ import annotations
 
@@ -22,13 +22,12 @@ THREAD_VARIABLES = (
     "OPENBLAS_NUM_THREADS",
     "MKL_NUM_THREADS",
 )
-"""For libraries that are yet to be loaded. Not NUMBA_NUM_THREADS: numba is loaded, and
-fails to compile anything if that changes while its threads run."""
+"""Variables that libraries read when they are loaded. NUMBA_NUM_THREADS is not one of
+them: numba is loaded already, and cannot compile if it changes while threads run."""
 
 
 def allowed_cores() -> set[int]:
-    """Return the cores that this thread may run on."""
-    # All of the machine's where it is forbidden to ask; see `why_not_pinned`.
+    """Return the cores that this thread may run on; all if a sandbox forbids to ask."""
     try:
         return os.sched_getaffinity(0)
     except OSError as error:
@@ -52,14 +51,14 @@ def why_not_pinned() -> str | None:
 
 
 def usable_cores() -> list[int]:
-    """Return the cores this process may use, after affinity and cgroup quota."""
+    """Return the cores that affinity and the cgroup's quota leave to this process."""
     cores = sorted(allowed_cores())
     quota = limits.cpu_quota()
     return cores if quota is None else cores[: max(1, math.ceil(quota))]
 
 
 def share(cores: list[int], rank: int, size: int) -> list[int]:
-    """Return the cores of one rank; ranks share cores only if there are too few.
+    """Return those of `cores` that `rank` of `size` gets; shared only if too few.
 
     >>> share([0, 1, 2, 3, 4], 0, 2), share([0, 1, 2, 3, 4], 1, 2)
     ([0, 1], [2, 3, 4])
@@ -72,12 +71,12 @@ def share(cores: list[int], rank: int, size: int) -> list[int]:
 
 
 class Confinement:
-    """Pins this process to cores and caps its thread pools; `release` undoes it.
+    """Pins this process to `cores` and caps its thread pools, until `release`.
 
-    It also has the process keep the memory of temporary arrays. Libraries that are
-    loaded already are capped through `pools`, and those that come later through the
-    environment; ``os.environ`` of a script stays as it is. Where pinning is forbidden,
-    threads stay where they are, and the rest is done.
+    The process also keeps freed memory for its next arrays. `pools` caps libraries that
+    are loaded already, and environment variables those that are loaded later. If this
+    process `is_script`, these variables are not in its ``os.environ``. Where pinning is
+    forbidden, threads run on any core.
     """
 
     def __init__(
@@ -95,7 +94,7 @@ class Confinement:
         self._variables = Variables(settings, for_c_alone=is_script)
         self._numba = _NumbaThreads()
         self._keeps_memory = self._is_applied = False
-        # Whether it computes with all cores for now, or with one thread.
+        # Whether the process computes with all cores now; whether with one thread.
         self.is_wide = self.is_single = False
         try:
             self.apply()
@@ -105,7 +104,7 @@ class Confinement:
 
     @property
     def threads(self) -> int:
-        """How many threads it is to compute with now."""
+        """The number of threads that this process computes with now."""
         wide = len(self._affinity) if self.is_wide else self._threads
         return 1 if self.is_single else wide
 
@@ -118,7 +117,7 @@ class Confinement:
 
     @contextlib.contextmanager
     def unconfined(self) -> Iterator[None]:
-        """Let this process use all cores in a ``with`` block, as if not forked."""
+        """Lift the confinement in a ``with`` block, as if synk was not forked."""
         self.release()
         try:
             yield
@@ -127,9 +126,9 @@ class Confinement:
 
     @contextlib.contextmanager
     def on_all_cores(self) -> Iterator[None]:
-        """Have a library start as many threads as there are cores, in a block."""
-        # They are confined afterwards, unless the process has all cores now: pinned to
-        # fewer they take no longer, and `widen` lets them have all.
+        """Unpin this thread in a block, so that a library starts a thread per core."""
+        # Afterwards the new threads are pinned, unless the process has all cores now:
+        # pinned to fewer cores they take no longer, and `widen` gives them all.
         self.unpin_thread()
         try:
             yield
@@ -143,9 +142,10 @@ class Confinement:
             _pin_thread(0, self._affinity)
 
     def lift(self) -> Callable[[], None]:
-        """Let this thread, and the environment, go for `forks`; return the undoing."""
-        # Cores are those of this thread, and variables the process's: of two threads
-        # that start something, the one that has lifted them sets them again.
+        """Unpin this thread and restore the environment; return a function to undo."""
+        # `forks` calls this around the start of a process.
+        # Cores belong to this thread, variables to the process: if two threads start
+        # processes, the one that has lifted the variables sets them again.
         is_pinned = self._pins and allowed_cores() == set(self._cores)
         if is_pinned:
             self.unpin_thread()
@@ -162,10 +162,10 @@ class Confinement:
         return confine_again
 
     def widen(self) -> None:
-        """Compute with all cores until `narrow`: the other ranks do nothing."""
+        """Compute with all cores until `narrow`, while the other ranks are idle."""
         if self.is_wide and not self.is_single:
             return
-        was_wide, self.is_wide = self.is_wide, True  # an interrupt leaves it known
+        was_wide, self.is_wide = self.is_wide, True  # first: an interrupt may follow
         self.is_single = False
         if not was_wide:
             self._unpin()
@@ -173,7 +173,7 @@ class Confinement:
         self._pools.lift()
 
     def narrow(self) -> None:
-        """Compute with the process's own cores."""
+        """Compute with this rank's own cores again."""
         if self.is_wide:
             self._narrow()
 
@@ -181,11 +181,11 @@ class Confinement:
         self._pin()
         self._pools.cap(self._threads)
         self._numba.cap(self._threads)
-        # Last: what an interrupt leaves undone, the next `narrow` does.
+        # Last: after an interrupt before this line, the next `narrow` does it all.
         self.is_wide = self.is_single = False
 
     def compute_with(self, one_thread: bool) -> None:
-        """Compute with one thread, for the same bits on any ranks, or with all."""
+        """Compute with one thread (the same bits on any ranks), or with the rank's."""
         has_more = self.is_wide or self._threads > 1
         if not one_thread and (self.is_wide or self.is_single):
             self._narrow()
@@ -193,8 +193,8 @@ class Confinement:
             self._compute_with_one()
 
     def _compute_with_one(self) -> None:
-        # BLAS cuts products differently for several, which would give other bits.
-        if not self._knows_blas:  # numba's, which may be loaded by now, or not yet
+        # BLAS divides products among several threads, which gives other bits.
+        if not self._knows_blas:  # the BLAS that numba calls may not be loaded yet
             importlib.import_module("scipy.linalg.cython_blas")
             self._pools.look_again()
             self._knows_blas = True
@@ -202,7 +202,7 @@ class Confinement:
         self.is_single = True
 
     def release(self) -> None:
-        """Restore what was before."""
+        """Undo the confinement: cores, threads, variables and memory as before."""
         self._is_applied = False
         self._unpin()
         self._pools.restore()
@@ -212,12 +212,12 @@ class Confinement:
             give_memory_back()
 
     def _unpin(self) -> None:
-        """Unpin all threads: those started meanwhile were born with our cores."""
+        """Unpin all threads; those started meanwhile have inherited our cores."""
         for task in proc.threads() if self._pins else ():
             _pin_thread(task, self._affinity, only_from=set(self._cores))
 
     def _pin(self) -> None:
-        """Pin this thread, and all that were started since the process was confined."""
+        """Pin this thread, and all threads started since the process was confined."""
         if self._pins:
             _pin_thread(0, self._cores)
             for task in set(proc.threads()) - self._not_ours:
@@ -227,22 +227,23 @@ class Confinement:
 def _pin_thread(
     task: int, cores: Iterable[int], only_from: set[int] | None = None
 ) -> None:
-    """Pin a thread, 0 for this one, if it is on those cores. It may have ended."""
+    """Pin thread `task` (0: this one), if it runs, and on `only_from` if given."""
     try:
         if only_from is None or os.sched_getaffinity(task) == only_from:
             os.sched_setaffinity(task, cores)
     except ProcessLookupError:
         pass
-    except OSError as error:  # a sandbox may have begun since that was allowed
+    except OSError as error:  # a sandbox may have begun since `why_not_pinned`
         if error.errno not in FORBIDDEN:
             raise
 
 
 class Variables:
-    """Variables of the environment of this process, set until they are lifted.
+    """Environment variables of this process, from `set` to `lift`.
 
-    Those that the script has changed meanwhile are the script's. With `for_c_alone`
-    they are not in ``os.environ``, which the script reads and gives to its processes.
+    A variable that the script has changed meanwhile keeps the script's value. With
+    `for_c_alone` only C's ``getenv`` sees the variables: ``os.environ``, which the
+    script reads and passes to its processes, does not have them.
     """
 
     def __init__(self, settings: dict[str, str], for_c_alone: bool = False) -> None:
@@ -251,7 +252,7 @@ class Variables:
         self._are_set = False
 
     def set(self) -> None:
-        """Set them."""
+        """Set the variables."""
         self._are_set = True
         for name, value in self._settings.items():
             if self._for_c_alone:
@@ -260,7 +261,7 @@ class Variables:
                 os.environ[name] = value
 
     def lift(self) -> bool:
-        """Restore what was before; tell whether they were set."""
+        """Restore the values from before; return whether the variables were set."""
         were_set = self._are_set
         for name, ours in tuple(self._settings.items()) if were_set else ():
             value = os.environ.get(name)
@@ -274,17 +275,17 @@ class Variables:
                 os.unsetenv(name)
             else:
                 os.environ[name] = value
-        self._are_set = False  # last: what an interrupt leaves, the next one does
+        self._are_set = False  # last: after an interrupt, the next `lift` does it all
         return were_set
 
 
 class ThreadPools:
-    """Threads of BLAS and OpenMP libraries that are loaded: `cap`, then `restore`.
+    """Thread pools of the loaded BLAS and OpenMP libraries: `cap`, then `restore`.
 
-    A fork ends the threads of OpenBLAS, and whoever sets their number then starts them
-    again, to watch for work for some 30 ms each: when every rank did that, it was half
-    the cost of a session on two cores. The number itself comes through a fork, so the
-    master sets it before, and afterwards it is set only where it is another.
+    A fork ends the threads of OpenBLAS. To set their number in the child starts them
+    again, and each watches for work for some 30 ms: when every rank did that, it was
+    half the cost of a session on two cores. A child inherits the number. So the master
+    sets it before the fork, and ranks set it only where it differs.
     """
 
     def __init__(self) -> None:
@@ -292,25 +293,25 @@ class ThreadPools:
         self._before: dict[str, int] = {}
 
     def cap(self, threads: int) -> None:
-        """Have every pool use so many threads."""
+        """Have every pool use `threads` threads."""
         if self._libraries is None:
-            # Anew after a `restore`: libraries may have been loaded meanwhile.
+            # Looked for again after a `restore`: some may have been loaded meanwhile.
             self._libraries = ThreadpoolController()
             self._before = self._numbers()
         self._set(dict.fromkeys(self._before, threads))
 
     def look_again(self) -> None:
-        """Take libraries in that have been loaded since `cap`."""
+        """Include libraries that have been loaded since `cap`."""
         self._libraries = ThreadpoolController()
         self._before = self._numbers() | self._before
 
     def lift(self) -> None:
-        """Give every pool its threads again, until it is next capped."""
+        """Give every pool its former number of threads, until the next `cap`."""
         if self._libraries is not None:
             self._set(self._before)
 
     def restore(self) -> None:
-        """Give every pool the threads that it had before it was capped."""
+        """Give every pool its former number of threads, and forget the libraries."""
         self.lift()
         self._libraries = None
 
@@ -322,16 +323,16 @@ class ThreadPools:
     def _set(self, wanted: dict[str, int]) -> None:
         assert self._libraries is not None
         for path, number in self._numbers().items():
-            if number != wanted[path]:  # to set the same one would start threads
+            if number != wanted[path]:  # setting an equal number would start threads
                 self._libraries.select(filepath=[path]).limit(limits=wanted[path])
 
 
 class _NumbaThreads:
-    """Numba's threads, which must not be started to be capped.
+    """The number of numba's threads, set without starting them.
 
-    With its OpenMP layer, a child that is forked after they started is killed by its
-    first parallel loop, and the master may fork again. So as long as they do not run,
-    the number that they will be started with is changed.
+    With numba's OpenMP layer, a child that is forked after the threads have started is
+    killed by its first parallel loop, and the master may fork again. So while the
+    threads do not run, `cap` changes the number that they will be started with.
     """
 
     def __init__(self) -> None:
@@ -349,13 +350,13 @@ class _NumbaThreads:
         if self._before is not None:
             numba.set_num_threads(self._before)
         elif _numba_runs() and numba.threading_layer() == "omp":
-            # Started meanwhile. OpenMP can have more threads later; with the other
-            # layers there are only as many as were started.
+            # The threads were started since `cap`. OpenMP can have more later; other
+            # layers keep the number that they were started with.
             numba.set_num_threads(self._all)
 
 
 def _numba_runs() -> bool:
-    """Tell whether numba runs threads; asking it for their number would start them."""
+    """Return whether numba's threads run, without starting them."""
     try:
         numba.threading_layer()
     except ValueError:
@@ -365,38 +366,39 @@ def _numba_runs() -> bool:
 
 # -- memory of temporary arrays
 
-# Compiled functions make their intermediate arrays anew in every call. The C library
-# takes large ones from the kernel and gives them back, and the kernel hands out zeroed
-# pages, one fault for each 4 kB: of a step of a network with 2,048 rows of 800 units,
-# that was 8 % of the time. Ranks keep the memory instead, as much as a call has needed.
+# Compiled functions allocate their intermediate arrays in every call. By default the C
+# library takes large ones from the kernel and gives them back, and the kernel zeroes
+# each page of 4 kB at a fault: 8 % of the time of a network's step with 2,048 rows of
+# 800 units. So ranks keep freed memory, as much as a call has needed.
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # of <malloc.h>
 
 _KEEP = 2**31 - 1, 2**30
-"""Bytes: free memory beyond the first goes back, and arrays from the second on do."""
+"""Trim and mmap threshold in bytes: free memory beyond the first goes back to the
+kernel, and so do arrays of at least the second when they are freed."""
 
 _USUAL = 64 * 2**20, 32 * 2**20
-"""What the GNU C library's own adjustment of these comes to in the end."""
+"""The thresholds at which the GNU C library's own adjustment ends."""
 
-_OF_THE_USER = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "GLIBC_TUNABLES")
+_USERS_SETTINGS = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "GLIBC_TUNABLES")
 
 
 def keep_memory() -> bool:
-    """Keep memory from now on; tell whether the C library and the user let us."""
-    if any(name in os.environ for name in _OF_THE_USER):
+    """Keep freed memory from now on; return whether C library and user allow it."""
+    if any(name in os.environ for name in _USERS_SETTINGS):
         return False
     return _set_thresholds(*_KEEP)
 
 
 def give_memory_back() -> None:
-    """Give back what is free now, and large arrays from now on."""
+    """Give free memory back to the kernel now, and large arrays when they are freed."""
     if _set_thresholds(*_USUAL):
         ctypes.CDLL(None).malloc_trim(0)
 
 
 def _set_thresholds(trim: int, mmap: int) -> bool:
     libc = ctypes.CDLL(None)
-    is_gnu = hasattr(libc, "gnu_get_libc_version")  # others have no mallopt, or a stub
+    is_gnu = hasattr(libc, "gnu_get_libc_version")  # others lack mallopt, or stub it
     return is_gnu and bool(
         libc.mallopt(_MMAP_THRESHOLD, mmap) and libc.mallopt(_TRIM_THRESHOLD, trim)
     )

@@ -1,13 +1,12 @@
-"""What cloudpickle has dumped, loaded in the process whose classes must not change.
+"""Unpickle cloudpickle's data without changing this process's own classes.
 
-cloudpickle sends what a script defines by value. Where a class is known already, it
-returns that, and sets all that it has to what it was when it was dumped: methods that
-read a copy of the script's global variables, and former values of attributes. That is
-of use on a rank, and not in the process whose class it is.
+cloudpickle sends a class that a script defines by value. If the receiving process knows
+the class, cloudpickle sets all attributes of that class to those at the dump: methods
+that read a copy of the script's global variables, and former values. A rank needs that.
+The process that has defined the class must not have it.
 
-What is used of cloudpickle here is no public part of it: names of 2.2 to 3.1. Where
-they are gone classes are set again, which ``test_models.py`` and
-``test_troubleshooting_errors.py`` tell.
+This uses private names of cloudpickle 2.2 to 3.1. Without them classes are set again,
+and ``test_models.py`` and ``test_troubleshooting_errors.py`` fail.
 """
 
 from __future__ import annotations
@@ -21,28 +20,28 @@ from typing import Any
 from cloudpickle import cloudpickle
 
 _known: Any = getattr(cloudpickle, "_DYNAMIC_CLASS_TRACKER_BY_ID", {})
-"""Each class that this process has sent or made, by the number that it is sent with."""
+"""Each class that this process has sent or received, by cloudpickle's number of it."""
 
 
 def loads(pickled: bytes) -> Any:
-    """Return an object of this process's own classes, which are left as they are."""
+    """Unpickle an object; classes known here are used, and stay unchanged."""
     return Unpickler(io.BytesIO(pickled)).load()
 
 
 def loads_copy(pickled: bytes) -> Any:
-    """Return an object of new classes, as another process has it."""
+    """Unpickle an object with new copies of its classes, as another process does."""
     return _CopyUnpickler(io.BytesIO(pickled)).load()
 
 
 class Unpickler(pickle.Unpickler):
-    """Loads what `loads` returns."""
+    """The unpickler of `loads`."""
 
     def __init__(self, file: io.BytesIO) -> None:
         super().__init__(file)
         self._kept: set[type] = set()
 
     def find_class(self, module: str, name: str) -> Any:
-        """Return what has a name, or what does something else than cloudpickle's."""
+        """Return the object of that name, or a stand-in for a cloudpickle function."""
         found = super().find_class(module, name)
         if module.partition(".")[0] != "cloudpickle":
             return found

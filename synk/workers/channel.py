@@ -1,9 +1,8 @@
 """The channel: one message to all ranks, one reply from each.
 
-A message is a module-level function and its arguments; every rank calls it as
-``work(context, *args)``. The master is a rank like the others: see `ranks.session`.
-What another rank does all its life is `serve`: wait for a command, run it, reply, until
-its process is ended.
+A message is a command: a module-level function and its arguments. Every rank calls it
+as ``work(context, *args)``; the master does its own share in `ranks.session`. A worker
+runs `serve`: it waits for a command, runs it and replies, until its process is killed.
 """
 
 from __future__ import annotations
@@ -39,25 +38,25 @@ from .forks import flush_streams
 from .recorder import REPLYING, RUNNING
 from .waiting import IDLE_TICK, PATIENCE, Limit, wait
 
-AGAIN = 0
-"""In place of a length: the message is that of the last command."""
+REPEAT = 0
+"""Sent as the message's length: the command is the last one again."""
 
 KEPT = 4096
-"""Bytes of a message up to which both ends keep it, as it may come again."""
+"""Up to so many bytes, both ends keep a message, as it may be repeated."""
 
 IN_SEGMENT = 1 << 40
-"""Added to a length: the control segment holds the address of a larger segment."""
+"""Added to a length: the room has the place of a larger segment with the bytes."""
 
 
-class Ready:
-    """A reply that is pickled already, as it is given again and again."""
+class PickledReply:
+    """A reply that is pickled once, for commands that give it again and again."""
 
     def __init__(self, value: object) -> None:
         self.data = dumps(value)
 
 
 class MasterChannel:
-    """The master's end; `watch`, called in every wait, raises when a rank has died."""
+    """The master's end. `watch` is called in every wait, and raises if a rank died."""
 
     def __init__(
         self, control: Control, watch: Callable[..., object], limit: Limit
@@ -72,28 +71,29 @@ class MasterChannel:
 
     def launch(self, work: Callable, args: tuple, notices: tuple) -> None:
         """Send ``work(context, *args)`` to ranks 1 and up."""
-        # Where `args` is the very tuple of the last command, they are told to do the
-        # same again. An interrupt at any point leaves a state that `join` can finish:
-        # before the command number is written nothing was sent; afterwards `_pending`
-        # is right.
+        # If `args` is the same tuple object as in the last command, the ranks only get
+        # the flag REPEAT. An interrupt at any point leaves a state that `join` can
+        # finish: before the command number is written nothing was sent; afterwards
+        # `_pending` has the ranks that were sent it.
         control, words = self._control, self._control.words
-        last, self._last = self._last, None  # nothing that an interrupt leaves unsent
+        # None until the message is sent: after an interrupt there is nothing to repeat.
+        last, self._last = self._last, None
         if last is not None and last[1] is args and last[0] is work and not notices:
-            words[LENGTH] = AGAIN
+            words[LENGTH] = REPEAT
         else:
             name = work.__module__, work.__name__
             data = dumps((name, args, notices))
-            # No rank reads the message yet: all have replied to the last command, and
-            # look at it again only when the command number has changed.
+            # No rank reads the room meanwhile: all have replied to the last command,
+            # and read again only when the command number has changed.
             words[LENGTH] = length = self._place(data)
             last = (work, args) if length <= KEPT and not notices else None
         self._pending = list(range(1, control.size))
-        # From here on the command runs. `_pending` comes first: an interrupt right
-        # after the next line finds in it whom to wait for.
+        # The next line starts the command. `_pending` is set before: after an interrupt
+        # right behind that line, it says whom to wait for.
         words[COMMAND] += 1
         self._last = last
-        # Ranks that watch have seen the word by now; the others are woken. Should an
-        # interrupt come between two posts, `post_again` makes up for it.
+        # Ranks that watch the word have seen it by now; this wakes those that sleep. If
+        # an interrupt comes between two posts, `post_again` posts all once more.
         for rank in self._pending:
             control.launched[rank].post()
 
@@ -101,8 +101,8 @@ class MasterChannel:
         if len(data) <= MESSAGE_ROOM:
             self._control.message[: len(data)] = data
             return len(data)
-        # Kept until all have replied, and so have read it: see `join`. What an
-        # interrupt leaves here is replaced by the next one.
+        # `join` drops the segment when all ranks have replied, and so have read it. One
+        # that an interrupt leaves here is replaced by the next.
         self._large = Segment(len(data))
         self._large.memory()[: len(data)] = data
         place = pickle.dumps(self._large.place)
@@ -111,30 +111,30 @@ class MasterChannel:
 
     def join(self) -> list[Any]:
         """Wait for all ranks and return their replies, in the order of ranks."""
-        # A reply is what `work` returned, or a `Failure`. After an interrupt this can
-        # be called once more.
+        # A reply is the return value of `work`, or a `Failure`. After an interrupt,
+        # `join` can be called again.
         control, pending = self._control, self._pending
         command = control.words[COMMAND]
         look_about = functools.partial(self._look_about, self._limit.deadline())
         while pending:
-            # One semaphore counts the posts of all ranks, in any order; the words say
-            # who it was. So a post may be consumed while another rank is waited for:
-            # its word is looked at before the next sleep.
+            # All ranks post one semaphore, in any order; their words say who has
+            # replied. So the post of another rank may be taken here: `wait` looks at
+            # that rank's word before it sleeps.
             reply = control.rank_word(pending[0], REPLY)
             words, joined, spins = control.words, control.joined, control.spins
             wait(words, reply, command, joined, spins, look_about)
             del pending[0]
-        # Every rank has read the message, so a large one may go.
+        # Every rank has read the message, so a large one may be freed.
         self._large = None
         return list(map(self._read, range(1, control.size)))
 
     @property
     def busy(self) -> bool:
-        """Whether a command was launched and not joined."""
+        """Whether a command was launched and is not joined yet."""
         return bool(self._pending)
 
     def post_again(self) -> None:
-        """Wake all ranks, in case an interrupt came between two posts."""
+        """Wake all ranks again, as an interrupt may have come between two posts."""
         for rank in self._pending:
             self._control.launched[rank].post()
 
@@ -157,11 +157,12 @@ class MasterChannel:
         try:
             data = _fetch(control.replies[rank], length)
         except OSError:
-            self._watch(PATIENCE)  # the rank's segment is gone if the rank is
+            self._watch(PATIENCE)  # a dead rank's segment is gone, too
             raise
         before, reply = self._replies[rank]
-        # Compared as bytes: unpickling costs more, and `reply` is never written to.
-        if data != before:  # ranks mostly say the same thing again
+        # A rank mostly replies the same as before. To compare bytes costs less than to
+        # unpickle them, and nobody writes to `reply`.
+        if data != before:
             reply = pickle.loads(data)
             if length < IN_SEGMENT:
                 self._replies[rank] = data, reply
@@ -169,12 +170,12 @@ class MasterChannel:
 
 
 class WorkerChannel:
-    """A rank's end; `done` is the number of the command that was begun last."""
+    """A worker's end; `done` is the number of the last command that it has begun."""
 
     def __init__(self, control: Control, rank: int) -> None:
         self._control = control
         self._rank = rank
-        # Not the present command: the master may have launched one before we came here.
+        # Not COMMAND: the master may have launched one before this rank gets here.
         self.done = control.words[control.rank_word(rank, REPLY)]
         self._large: Segment | None = None
         self._last: tuple[Callable, tuple, tuple] | None = None
@@ -182,20 +183,20 @@ class WorkerChannel:
     def wait(self, look_about: Callable[[], object]) -> None:
         """Return when there is a new command."""
         control = self._control
-        # A post too many, left over from `post_again`, costs one more look.
+        # A post left over from `post_again` costs one more look at the word.
         words, launched = control.words, control.launched[self._rank]
         number, spins = self.done + 1, control.spins
         wait(words, COMMAND, number, launched, spins, look_about, IDLE_TICK)
         self.done = control.words[COMMAND]
-        # The master has read the last reply: it launches nothing before that.
+        # The master has read the last reply, as it has launched another command.
         self._large = None
 
     def read(self) -> tuple[Callable, tuple, tuple]:
-        """Return the command: a function, its arguments, and notices."""
-        # The arguments are the same objects if it is the last one again.
+        """Return the command: function, arguments and notices (see `Pool.notices`)."""
+        # If the command is repeated, these are the same objects as before.
         control = self._control
         length = control.words[LENGTH]
-        if length == AGAIN:
+        if length == REPEAT:
             assert self._last is not None, "the last message was not kept"
             return self._last
         self._last = None
@@ -208,23 +209,23 @@ class WorkerChannel:
     def reply(self, value: Any) -> None:
         """Answer the command that was read last.
 
-        Raises if the value cannot be pickled, or there is no memory for a large one;
-        nothing was said then, and another reply can be given.
+        Raises if the value cannot be pickled, or there is no memory for a large one.
+        Nothing was sent then, and another reply can be given.
         """
         control, rank = self._control, self._rank
-        data = value.data if type(value) is Ready else dumps(value)
+        data = value.data if type(value) is PickledReply else dumps(value)
         length = len(data)
         if length <= REPLY_ROOM:
             control.replies[rank][:length] = data
         else:
-            # Kept until the next command: the master reads it after we return.
+            # Kept until the next command: the master may read it later.
             self._large = Segment(length)
             self._large.memory()[:length] = data
             place = pickle.dumps(self._large.place)
             control.replies[rank][: len(place)] = place
             length += IN_SEGMENT
-        # The order counts: the master reads room and length as soon as it sees the
-        # number in REPLY. x86-64 keeps stores in order; other processors may not.
+        # REPLY comes last: as soon as the master sees the number there, it reads the
+        # length and the room. x86-64 keeps stores in order; other processors may not.
         control.words[control.rank_word(rank, REPLY_LENGTH)] = length
         control.words[control.rank_word(rank, REPLY)] = self.done
         control.joined.post()
@@ -233,8 +234,8 @@ class WorkerChannel:
 class Interruptible:
     """SIGINT raises KeyboardInterrupt in a command that the master has aborted.
 
-    Elsewhere it does nothing: neither between two commands nor in the next one, which
-    the signal may come into when it goes to another thread of this process.
+    Between two commands SIGINT does nothing, nor in the next command, which may have
+    begun if another thread of this process took the signal.
     """
 
     def __init__(self, control: Control) -> None:
@@ -249,9 +250,9 @@ class Interruptible:
 
 
 def serve(rank: Any, channel: WorkerChannel, look_about: Callable[[], object]) -> None:
-    """Run the master's commands for ever; `rank` is a `ranks.context.RankContext`."""
+    """Run the master's commands for ever, as the rank of the `RankContext` `rank`."""
     assert threading.current_thread() is threading.main_thread()
-    # A freshly forked process has the script's terminal, which is the master's alone.
+    # The forked process has the script's terminal, from which the master alone reads.
     nothing = opened(os.open, os.devnull, os.O_RDONLY | os.O_CLOEXEC)
     sys.stdin = io.TextIOWrapper(io.BufferedReader(nothing))
     interruptible = Interruptible(rank.control)
@@ -269,14 +270,13 @@ def serve(rank: Any, channel: WorkerChannel, look_about: Callable[[], object]) -
             rank.activity = ""
             try:
                 interruptible.armed = True
-                # The signal may have come before: the master aborts, then signals.
+                # SIGINT may have come before `armed`: the master aborts, then signals.
                 if rank.control.aborted:
                     raise Aborted
                 reply = rank.execute(work, args)
             finally:
                 interruptible.armed = False
-                # What the command printed: a rank is killed at the end, and what it has
-                # buffered would be lost.
+                # A rank is killed at the end, and text in its buffers would be lost.
                 flush_streams()
         except BaseException as error:
             rank.abort()
@@ -296,10 +296,10 @@ def dumps(
     by_name: Callable[[object], bytes] = pickle.dumps,
     by_value: Callable[[object], bytes] = cloudpickle.dumps,
 ) -> bytes:
-    """Pickle, by value what the other end cannot import."""
-    # A class of the user's script is such a thing: ranks were forked before the script
-    # came to define it, or have a copy that came with a graph. cloudpickle keeps track
-    # of what it sent, so that the copy of a class is the class itself when it returns.
+    """Pickle a message; what the other end cannot import is sent by value."""
+    # Such as a class of the user's script: ranks were forked before the script came to
+    # define it, or have a copy that came with a graph. cloudpickle keeps track of the
+    # classes that it sent, so a copy that returns becomes the class itself again.
     try:
         data = by_name(message)
     except (pickle.PicklingError, AttributeError, TypeError):
@@ -309,7 +309,7 @@ def dumps(
 
 @functools.cache
 def find(module: str, name: str) -> Callable:
-    """Return the function of a command."""
+    """Return the function `name` of a `module`, which a command names."""
     return getattr(importlib.import_module(module), name)
 
 

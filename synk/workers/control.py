@@ -1,23 +1,23 @@
-"""The control segment: the few words and bytes through which ranks coordinate.
+"""The control segment: shared words and bytes through which a node's ranks coordinate.
 
 ::
 
-    int64 words   command number | message length | aborted command
+    int64 words   command number | message length | aborted command's number
                   number of ranks | looks of Python and compiled code before sleeping
-                  launch of a function
+                  number of the launch of a function
                   then for each rank, on cache lines of its own:
-                  reply number | reply length | two words to agree on
+                  replied command's number | reply length | two words for `agree`
                   number of the last meeting | asleep there | two words of values
     semaphores    joined, on which the master sleeps, then two for each rank:
-                  launched, for a command, and met, for the others to come
+                  launched, for a command, and met, for the others at a meeting
     bytes         the message (MESSAGE_ROOM), then a reply of each rank (REPLY_ROOM)
 
-Everything is decided by these words; semaphores only wake a sleeper, so that a post too
-many or a wait cut short by a signal does no harm. Numbers only grow: a word that is
-left over from an interrupted command can never be taken for the present one.
+The words alone decide; a semaphore only wakes a sleeper, which then reads the word. So
+a post too many, or a wait cut short by a signal, does no harm. Numbers only grow: a
+word left over from an interrupted command is never taken for the present one.
 
-All that a rank needs of the others to begin with is here, or, for what they make later,
-told by them. So it need not have been forked with a copy: see `Control.attach`.
+A rank that has the segment's `place` finds all others through it (`Control.attach`), so
+the segment may be newer than the zygote from which the rank was forked.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ MESSAGE_ROOM = 64 * 1024
 REPLY_ROOM = 16 * 1024
 _WORDS = _RANK_WORDS = 16  # two cache lines, which are often fetched together
 
-# Who writes to a word: the master alone to COMMAND, LENGTH and LAUNCH, a rank alone to
-# those of its own lines, and anybody to ABORTED, see `abort`. So none needs a lock.
+# No word needs a lock: only the master writes COMMAND, LENGTH and LAUNCH, only the rank
+# itself the words of its lines, and any rank ABORTED (see `abort`).
 COMMAND, LENGTH, ABORTED, _SIZE, _SPINS, _LOOKS, LAUNCH = range(7)
 REPLY, REPLY_LENGTH, WORD, _, BARRIER, ASLEEP, VALUES = range(7)
 
@@ -40,7 +40,7 @@ REPLY, REPLY_LENGTH, WORD, _, BARRIER, ASLEEP, VALUES = range(7)
 class Control:
     """Shared words, message room and semaphores of one session of `size` ranks.
 
-    They watch for a message before they sleep if `spin`.
+    With `spin`, ranks watch a word for some time before they sleep on a semaphore.
     """
 
     def __init__(self, size: int, spin: bool) -> None:
@@ -57,14 +57,14 @@ class Control:
     def attach(cls, place: Place) -> Control:
         """Return the control segment that another process has made, by its `place`.
 
-        Raises OSError if that is gone, or this user may not open it.
+        Raises OSError if that process is gone, or this user may not open its segment.
         """
         self = cls.__new__(cls)
         self._use(Segment.attach(*place), is_new=False)
         return self
 
     def _use(self, segment: Segment, is_new: bool) -> None:
-        """Find everything in a segment whose first words are written."""
+        """Set the attributes from `segment`, which has size and looks already."""
         self._segment = segment
         self.place = segment.place
         memory = segment.memory()
@@ -78,8 +78,8 @@ class Control:
             Semaphore(memory[start + i * ROOM :][:ROOM], is_new)
             for i in range(2 * size + 1)
         ]
-        # Posted by each rank that has replied; by the master when there is a command;
-        # and by who comes to a meeting last.
+        # Who posts: `joined` each rank that has replied, `launched` the master with a
+        # command, `met` the rank that comes to a meeting last.
         self.joined = semaphores[0]
         self.launched = semaphores[1 : 1 + size]
         self.met = semaphores[1 + size :]
@@ -93,21 +93,20 @@ class Control:
     @property
     def slots(self) -> np.ndarray:
         """Two words of each rank for values: uint8, of shape (2, ranks, bytes)."""
-        # They are on the cache line that the rank's meetings are told by: who has seen
-        # it come has got its values as well, and waits for one line, not for two.
+        # They are on the cache line of the rank's word BARRIER: a rank that has seen
+        # another come to a meeting has that rank's values, too, and waits for one line.
         by_rank = self.array[_WORDS:].reshape(-1, _RANK_WORDS)
         two = by_rank[:, VALUES : VALUES + 2].view(np.uint8)
         return two.reshape(self.size, 2, 8).transpose(1, 0, 2)
 
     def rank_word(self, rank: int, word: int) -> int:
-        """Return the index in `words` of a word of `rank`."""
+        """Return the index in `words` of `word` (such as REPLY) of `rank`."""
         return _WORDS + _RANK_WORDS * rank + word
 
     def abort(self) -> None:
-        """Tell every rank that the present command cannot succeed any more."""
-        # Any rank may write here, more than one at a time: all write the same number.
-        # The master alone changes COMMAND, and not before every rank has replied to
-        # this one.
+        """Mark the present command as failed: ranks that wait in it stop."""
+        # Several ranks may write this at a time, as all write the same number: only the
+        # master changes COMMAND, and not before every rank has replied.
         self.words[ABORTED] = self.words[COMMAND]
 
     @property

@@ -1,9 +1,9 @@
-"""What each rank computes on, and how its process is told: environment variables.
+"""Each rank's device, a GPU or the CPU, and the environment variables that select it.
 
-Nothing here touches a GPU: a fork would not survive that. A rank that has one sees no
-other, so that every library in it takes that one for granted. Which GPUs there are the
-driver's library NVML tells, which makes no CUDA context. Its bindings are the package
-nvidia-ml-py; without them, or without a driver, no GPU is found.
+Nothing here uses a GPU, as a process with a CUDA context cannot be forked. A rank with
+a GPU sees no other, so every library in it uses that one. The driver's library NVML
+lists the GPUs without a CUDA context. Its bindings are the package nvidia-ml-py;
+without them, or without a driver, no GPU is found.
 """
 
 from __future__ import annotations
@@ -23,38 +23,39 @@ from ..errors import StateError
 from . import affinity
 
 Request = str | Sequence[int]
-"""What a user asks for: "auto", "cpu", "cuda", or the numbers of GPUs."""
+"""The argument `devices` of `synk.fork`: "auto", "cpu", "cuda", or GPUs' numbers."""
 
 _FRACTION = 0.75
-"""Of a GPU's memory: JAX's own default, which ranks that share a GPU divide."""
+"""JAX's default part of a GPU's memory, which ranks that share a GPU divide."""
 
 
 class GPU(NamedTuple):
     """One GPU that this process may use."""
 
-    number: int  # among the visible ones, as `devices` of `synk.fork` calls it
-    uuid: str  # what CUDA calls it, whatever else is visible
+    number: int  # among the visible GPUs, as in `devices` of `synk.fork`
+    uuid: str  # its name for CUDA, whichever GPUs are visible
     name: str
     memory: int  # in bytes
-    cores: tuple[int, ...]  # CPU cores near to it; none if NVML does not say
+    cores: tuple[int, ...]  # CPU cores near to it; () if NVML does not know
 
 
 class Device(NamedTuple):
-    """What one rank computes on: a GPU, with so many ranks on it, or the CPU (None)."""
+    """A rank's device: a GPU, which `sharers` ranks share, or the CPU (None)."""
 
     gpu: GPU | None = None
     sharers: int = 1
 
     @property
     def is_gpu(self) -> bool:
-        """Whether it is a GPU."""
+        """Whether the device is a GPU."""
         return self.gpu is not None
 
     def environment(self) -> dict[str, str]:
-        """Return the environment variables of its ranks; a user's own setting stands.
+        """Return the environment variables for ranks on this device.
 
-        On the CPU, JAX is kept from the GPUs that it would otherwise take. On a GPU it
-        computes products of float32 as such, and not as of TF32.
+        A variable that the user has set is left out, except CUDA_VISIBLE_DEVICES. On
+        the CPU, JAX uses no GPU. On a GPU, JAX multiplies float32 in full precision,
+        not as TF32.
         """
         if self.gpu is None:
             return _unless_set({"JAX_PLATFORMS": "cpu"})
@@ -66,8 +67,8 @@ class Device(NamedTuple):
 
 
 def plan(request: Request, n: int | None, cores: Sequence[int]) -> list[Device]:
-    """Return the device of each of `n` ranks; None is for one on each device."""
-    # `cores` are the usable CPU cores. Raises StateError if GPUs are asked for and
+    """Return the device of each of `n` ranks; None for a rank on each GPU or core."""
+    # `cores` are the usable CPU cores. Raises StateError if the request is for GPUs and
     # there are none, or JAX cannot use them; TypeError or ValueError if the request
     # makes no sense, or there are fewer GPUs than ranks.
     if not isinstance(request, str):
@@ -113,7 +114,7 @@ def _on_gpus(numbers: Sequence[int], n: int | None, found: list[GPU]) -> list[De
 
 
 def cores_by_rank(devices: Sequence[Device], cores: list[int]) -> list[list[int]]:
-    """Return the CPU cores of each rank: those near to its GPU, divided fairly."""
+    """Return each rank's CPU cores: those near its GPU, divided among its ranks."""
     near = []
     for device in devices:
         wanted = cores if device.gpu is None else device.gpu.cores
@@ -125,9 +126,9 @@ def cores_by_rank(devices: Sequence[Device], cores: list[int]) -> list[list[int]
 
 
 class Environment:
-    """The variables of a device, set in this process until `release`.
+    """A device's environment variables, set in this process until `release`.
 
-    With a GPU, PyTensor's default mode becomes that for JAX.
+    On a GPU, PyTensor's default mode becomes JAX.
     """
 
     def __init__(self, device: Device) -> None:
@@ -139,18 +140,18 @@ class Environment:
         self._has_set_mode = device.is_gpu and config.mode == "Mode"
         if self._has_set_mode:
             config.mode = "JAX"
-        # JAX reads its variables when it is imported, and not later. What the user has
-        # set by a call stays.
-        self._told: list[str] = []
+        # JAX reads its variables only when it is imported, so options are set here. An
+        # option that the user has set by a call stays.
+        self._updated: list[str] = []
         jax: Any = sys.modules.get("jax")
         for name, value in settings.items() if jax is not None else ():
             option = name.lower()
             if name.startswith("JAX_") and not getattr(jax.config, option):
                 jax.config.update(option, value)
-                self._told.append(option)
+                self._updated.append(option)
 
     def lift(self) -> Callable[[], None]:
-        """Restore the variables; return what sets them again. See `forks`."""
+        """Restore the variables; return a function to set them again. See `forks`."""
         were_set = self._variables.lift()
 
         def set_again() -> None:
@@ -161,12 +162,12 @@ class Environment:
         return set_again
 
     def release(self) -> None:
-        """Restore what was before; what the script has set since stays."""
+        """Restore variables, mode and options; what the script has set since stays."""
         self._is_released = True
         self._variables.lift()
         if self._has_set_mode and config.mode == "JAX":
             config.mode = "Mode"
-        for option in self._told:
+        for option in self._updated:
             sys.modules["jax"].config.update(option, None)
 
 
@@ -178,9 +179,9 @@ def _unless_set(settings: dict[str, str]) -> dict[str, str]:
 
 
 def find_gpus() -> list[GPU]:
-    """Return the GPUs that ``CUDA_VISIBLE_DEVICES`` leaves, in its order."""
-    # Without it they are all, in the order of the PCI bus. As in CUDA, what follows an
-    # entry of it that names no GPU is not visible either.
+    """Return the GPUs that ``CUDA_VISIBLE_DEVICES`` names, in its order."""
+    # If it is not set, all GPUs, in the order of the PCI bus. As in CUDA, entries after
+    # the first one that names no GPU do not count.
     with _nvml() as nvml:
         if nvml is None:
             return []
@@ -197,7 +198,7 @@ def find_gpus() -> list[GPU]:
 
 
 def driver() -> tuple[str, str] | None:
-    """Return the versions of the driver and of the CUDA that it knows, or None."""
+    """Return the versions of the driver and of its CUDA; None without a driver."""
     with _nvml() as nvml:
         if nvml is None:
             return None
@@ -207,7 +208,7 @@ def driver() -> tuple[str, str] | None:
 
 
 def peer_access(gpus: list[GPU]) -> list[list[bool]]:
-    """Tell which GPUs, by row, read the memory of which others directly."""
+    """Return, by row a GPU, whether it reads each GPU's memory directly."""
     with _nvml() as nvml:
         if nvml is None:
             return [[False] * len(gpus) for _ in gpus]
@@ -236,7 +237,7 @@ def why_not_jax() -> str | None:
 
 @contextlib.contextmanager
 def _nvml() -> Iterator[Any]:
-    """Give NVML's functions, or None where there is no NVML."""
+    """Yield NVML's bindings, initialised, or None where there is no NVML."""
     try:
         import pynvml
     except ImportError:
@@ -244,7 +245,7 @@ def _nvml() -> Iterator[Any]:
         return
     try:
         pynvml.nvmlInit()
-    except pynvml.NVMLError:  # no driver, or not the rights to use it
+    except pynvml.NVMLError:  # no driver, or no right to use it
         yield None
         return
     try:
@@ -271,7 +272,7 @@ def _visible(nvml: Any) -> list[Any]:
 
 
 def _named(nvml: Any, every: list[Any], entry: str) -> Any:
-    """Return the GPU that an entry names, by number or the beginning of its UUID."""
+    """Return the GPU of a number, or of the beginning of a UUID; None if none fits."""
     if entry.isdigit():
         return every[int(entry)] if int(entry) < len(every) else None
     if entry.startswith("MIG-"):
@@ -289,7 +290,7 @@ def _cores(nvml: Any, gpu: Any) -> tuple[int, ...]:
     words = -(-(os.cpu_count() or 1) // 64)
     try:
         mask = nvml.nvmlDeviceGetCpuAffinity(gpu, words)
-    except nvml.NVMLError:  # containers and virtual machines often do not know
+    except nvml.NVMLError:  # unknown, as in many containers and virtual machines
         return ()
     return tuple(
         64 * i + bit for i in range(words) for bit in range(64) if mask[i] >> bit & 1
@@ -297,4 +298,4 @@ def _cores(nvml: Any, gpu: Any) -> tuple[int, ...]:
 
 
 _READ = 0
-"""NVML_P2P_CAPS_INDEX_READ, which nvidia-ml-py has as a tuple by mistake."""
+"""NVML_P2P_CAPS_INDEX_READ, which nvidia-ml-py defines as a tuple by mistake."""

@@ -1,8 +1,8 @@
-"""Exceptions on ranks: as they travel to the master, and as one when there are several.
+"""Exceptions of ranks: sent to the master, and combined into one to raise there.
 
-What a rank's code has raised may be anything, an exception class of the script for one,
-whose methods raise something else in their turn. Neither a rank nor the master must
-fail over that: the type is kept if it can be, and else there is the text.
+A rank's code may raise anything, such as an exception class of the script whose own
+methods raise. Neither the rank nor the master may fail because of that: the exception
+keeps its type if that can be pickled, and always its text.
 """
 
 from __future__ import annotations
@@ -20,41 +20,41 @@ from . import by_value
 from .forks import forget_handled
 
 _LONGEST = 300
-"""Characters that a note has of another rank's error."""
+"""Characters of another rank's error that a note shows at most."""
 
 
 class Failure:
-    """An exception on a rank, as it travels to the master."""
+    """An exception on a rank, in a form that is sent to the master."""
 
     def __init__(self, error: BaseException, where: str, rank: int) -> None:
         self.time = monotonic_ns()  # by a clock that all processes share
-        # For a note: on which rank, in what; "" if it has one.
+        # The note to add, with rank and command; "" if the exception has one already.
         self.where = where
         self.rank, self.kind = rank, _kind_of(error)
         self.text, self.summary = _shown(error)
-        # Then the rank has not failed by itself.
+        # Whether the rank was only stopped, by another rank's failure or an interrupt.
         self.aborted = isinstance(error, Aborted)
         self.interrupted = isinstance(error, KeyboardInterrupt)
         self._pickled = b"" if self.aborted else _pickle_error(error)
 
     def rebuild(self) -> BaseException:
-        """Return the exception with its own type, and the remote traceback as cause."""
+        """Return the exception, of its own type if possible; its cause has the text."""
         error: BaseException
         try:
             error = by_value.loads(self._pickled)
         except KeyboardInterrupt:
-            raise  # the user's, here and now
+            raise  # the user's, in this process
         except BaseException:
             error = RemoteError(self.summary)
         noted = not self.where or add_note(error, self.where)
         text = self.text if noted else f"{self.text}{self.where}\n"
-        # Not by the attribute, of which the class may have made something else.
+        # Set in this way, as the class may define ``__cause__`` otherwise.
         vars(BaseException)["__cause__"].__set__(error, RemoteTraceback(text))
         return error
 
 
 class OwnFailure:
-    """An exception of the master's own share, beside those of the ranks."""
+    """An exception in the master's own share, with the attributes of a `Failure`."""
 
     rank = 0
     aborted = interrupted = False
@@ -65,7 +65,7 @@ class OwnFailure:
 
     @property
     def summary(self) -> str:
-        """The class and the message."""
+        """The exception's class and message."""
         return _shown(self._error)[1]
 
     def rebuild(self) -> BaseException:
@@ -74,13 +74,13 @@ class OwnFailure:
 
 
 def as_one(failures: Sequence[Failure | OwnFailure], size: int) -> BaseException:
-    """Return what to raise when some of the ranks have failed."""
-    # Errors of one class are one error, with a note that names the other ranks: that of
-    # the master if it is among them, as it has a traceback to debug, else the first in
-    # time. Of several classes none stands for the others, and which came first is
-    # chance: they are a group.
+    """Return the exception to raise for the `failures` of some of `size` ranks."""
+    # If all are of one class, it is one of them, with notes that name the other ranks:
+    # the master's if it is among them, as that has a traceback to debug, else the first
+    # in time. If there are several classes, it is a group of all, as the order in time
+    # is chance.
     failures = sorted(failures, key=lambda failure: failure.time)
-    # Ranks that were only stopped, as another one failed, do not count.
+    # Ranks that were only stopped because another one failed do not count.
     causes = [f for f in failures if not (f.aborted or f.interrupted)]
     if not causes:  # a rank was interrupted, or all were
         return ([f for f in failures if f.interrupted] or failures)[0].rebuild()
@@ -109,8 +109,8 @@ def as_one(failures: Sequence[Failure | OwnFailure], size: int) -> BaseException
 
 
 def add_note(error: BaseException, note: str) -> bool:
-    """Add a note to an exception; return whether that could be done."""
-    # Its class may have made something else of ``__notes__``, which may even raise.
+    """Add a note to an exception; return whether that was possible."""
+    # The exception's class may define ``__notes__`` otherwise, which may even raise.
     try:
         error.add_note(note)
     except KeyboardInterrupt:
@@ -131,7 +131,7 @@ def _kind_of(error: BaseException) -> str:
 
 
 def _shown(error: BaseException) -> tuple[str, str]:
-    """Return an exception with its traceback as text, and in short."""
+    """Return an exception with its traceback as text, and its class and message."""
     short = _kind_of(error)
     try:
         short = traceback.format_exception_only(error)[0].strip()
@@ -145,15 +145,16 @@ def _shown(error: BaseException) -> tuple[str, str]:
 
 
 def _pickle_error(error: BaseException) -> bytes:
-    """Pickle an exception, or return b"" if it would not come back as it is."""
+    """Pickle an exception; return b"" if its type would not come back the same."""
     for dumps in (pickle.dumps, cloudpickle.dumps):
         try:
             data = dumps(error)
             if type(pickle.loads(data)) is type(error):
                 return data
         except BaseException:
-            # A class of the user's script, which came with an Op: it has the name of
-            # another one here. cloudpickle returns the master its own. Or its methods
-            # raise; SystemExit there must not end the rank.
+            # Such as a class of the script that came with an Op: on this rank its name
+            # is another class's, so pickle refuses it; cloudpickle gives the master its
+            # own class back. Or methods of the class raise, even SystemExit, which must
+            # not end the rank.
             continue
     return b""

@@ -1,19 +1,19 @@
-"""Processes that are forked or started: synk's own, and the script's.
+"""Forks of synk's own processes, and unconfined processes for the script.
 
-While there are ranks, what the script starts is as if there were none. A process takes
-cores and environment over from the thread that starts it: a program that the script
-runs, a worker of a data loader or of joblib would have one core of the machine. So the
-thread is let go for as long as it takes to start one:
+A process inherits cores and environment from the thread that starts it. While synk has
+ranks, the script's thread is confined to rank 0's cores, so a program that it runs, or
+a worker of a data loader or of joblib, would have one core of the machine. So synk
+lifts the confinement of the thread while it starts a process:
 
 ``os.fork``
-    By what `os.register_at_fork` calls. The child, which goes on with what there is in
-    memory, gets its thread pools back as well.
+    By functions that `os.register_at_fork` calls. The child, which runs on with the
+    script's memory, gets its thread pools back as well.
 ``subprocess``, ``os.posix_spawn``, ``os.system``, ``os.exec*``, ``multiprocessing``
-    By functions that stand in the place of those that start a program. They are there
-    from fork to close. Python has a public way to be told of some of these only, and
-    of none when it is over.
+    By wrappers, which replace the functions that start a program, from `synk.fork` to
+    `synk.close`. Python has public hooks for the start of some of these only, and for
+    the end of the start of none.
 
-A program that a library starts in C, without Python, is not seen.
+A program that a library starts in C, without Python, is started confined.
 """
 
 from __future__ import annotations
@@ -41,42 +41,45 @@ PR_SET_PDEATHSIG = 1
 
 @contextlib.contextmanager
 def forking_quietly() -> Iterator[None]:
-    """Have ``os.fork`` in a ``with`` block not warn of threads, nor open streams."""
+    """Flush the streams, and have ``os.fork`` not warn of threads, in a ``with`` block.
+
+    The fork counts as synk's. For the descriptors of the streams see `streams_taken`.
+    """
     flush_streams()
     with warnings.catch_warnings(), streams_taken():
-        # Python 3.12+ and JAX warn of threads. The child never touches what those
-        # threads may hold: it computes with numpy and PyTensor, which are fork-safe.
+        # Python 3.12+ and JAX warn if there are threads. The child uses no lock that
+        # these may hold: it computes with numpy and PyTensor, which are fork-safe.
         warnings.simplefilter("ignore")
         yield
-        _ours.append(None)  # not if it was interrupted: then it counts as the script's
+        _own_forks.append(None)  # if interrupted before, it counts as the script's
 
 
-_all: list[None] = []
-_ours: list[None] = []
-"""An entry for each fork: to append takes one step, whatever other threads do."""
+_all_forks: list[None] = []
+_own_forks: list[None] = []
+"""An entry for each fork: `append` is one step, whatever other threads do."""
 
 
-def by_the_script() -> int:
-    """Return how many forks this process was in that synk has not made."""
-    return len(_all) - len(_ours)
+def forks_by_script() -> int:
+    """Return how many forks not by synk this process was in, as parent or child."""
+    return len(_all_forks) - len(_own_forks)
 
 
 def flush_streams() -> None:
-    """Write out what this process has printed, as far as that can be done."""
+    """Flush standard output and error, if they can be flushed."""
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()
         except (AttributeError, OSError, ValueError):
-            pass  # closed or replaced by something that cannot flush
+            pass  # closed, or replaced by an object that cannot flush
 
 
 _handled: list[BaseException] = []
-"""What this process was forked in the handling of, in an ``except`` of the script say:
-it is the context of whatever is raised here, and has nothing to do with it."""
+"""The exception that the parent was handling when it forked this process, if any. It is
+the context of all exceptions raised here, and has not caused them."""
 
 
 def forget_handled(error: BaseException) -> None:
-    """Have an exception not be shown as raised in the handling of the parent's."""
+    """Remove the exception that the parent was handling from the context of `error`."""
     chain: set[int] = set()
     while error.__context__ is not None and id(error) not in chain:
         if any(error.__context__ is handled for handled in _handled):
@@ -87,7 +90,7 @@ def forget_handled(error: BaseException) -> None:
 
 
 def run_to_end(body: Callable[[], object]) -> NoReturn:
-    """Run a forked child to its end, without the parent's exit handlers."""
+    """Call `body` in a forked child, and exit without the parent's exit handlers."""
     if (handled := sys.exception()) is not None:
         _handled.append(handled)
     status = 1
@@ -105,24 +108,24 @@ def run_to_end(body: Callable[[], object]) -> NoReturn:
 
 def end_with_parent(parent: int) -> None:
     """Have the kernel kill this process when the thread that started it ends."""
-    # If that has ended already the signal will not come: this ends the process then.
+    # If the process `parent` has ended already, no signal comes, so this exits.
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(1)
 
 
 def has_ended(pidfd: FileIO | int, seconds: float = 0) -> bool:
-    """Tell whether the process of a pidfd has ended; wait some seconds for that."""
+    """Return whether the process of `pidfd` has ended; wait `seconds` for that."""
     poll = select.poll()  # not select(), which fails from descriptor 1024 on
     poll.register(pidfd, select.POLLIN)
     return bool(poll.poll(1000 * seconds))
 
 
 def forget_handlers() -> None:
-    """Undo what the script has made of signals: none of its handlers must run here."""
-    # Those for SIGCHLD would reap the ranks before the zygote sees how they ended.
+    """Remove the script's signal handlers, in a process of synk's."""
+    # A handler for SIGCHLD would reap the ranks before the zygote sees how they ended.
     # Schedulers send SIGUSR1 and SIGUSR2 to all processes of a job whose time is nearly
-    # over, for the script to save what it has: ranks must not die of them.
+    # over, so that the script saves its state. Ranks must not die of these signals.
     signal.set_wakeup_fd(-1)
     for number in signal.valid_signals():
         if callable(signal.getsignal(number)):
@@ -144,26 +147,24 @@ _STARTERS: tuple[tuple[Any, str], ...] = (
     (os, "system"),
     (os, "execv"),
     (os, "execve"),
-    # Private, in Python 3.10 to 3.14: what `subprocess`, and what `multiprocessing` and
-    # joblib's loky start their processes by. test_introduction_cores tells if that
-    # changes.
+    # Private, in Python 3.10 to 3.14: `subprocess` calls the first, `multiprocessing`
+    # and joblib's loky the second. test_introduction_cores fails if that changes.
     (subprocess, "_fork_exec"),
     (_posixsubprocess, "fork_exec"),
 )
 
 Undo = Callable[[], object]
 
-# What confines this process. ``lift()`` lets the calling thread go, and returns what
-# confines it again; ``release()`` lets all of the process go, for good.
+# The objects that confine this process. ``lift()`` frees the calling thread and returns
+# a function that confines it again; ``release()`` frees the whole process, for good.
 _confined: list[Any] = []
 
-# What stands in the place of a function of another module: module, name, the function,
-# and its stand-in.
+# Functions of other modules that have a wrapper now: module, name, function, wrapper.
 _replaced: list[tuple[Any, str, Any, Any]] = []
 
 
 class _OfThread(threading.local):
-    """What a thread that is forking has to undo in the parent."""
+    """For each ``os.fork`` that this thread is in, what the parent has to undo."""
 
     def __init__(self) -> None:
         self.undo: list[list[Undo]] = []
@@ -172,31 +173,31 @@ class _OfThread(threading.local):
 _forking = _OfThread()
 
 
-def free_what_starts(*confined: Any) -> None:
-    """Have processes be born free of `confined` from here on to `free_no_more`."""
+def free_new_processes(*confined: Any) -> None:
+    """Start the script's processes without `confined` until `confine_new_processes`."""
     _confined[:] = confined
     for module, name in _STARTERS if not _replaced else ():
         original = getattr(module, name, None)
         if original is not None:
-            stand_in = _starting(original)
-            # First noted, then done: an interrupt may come between the two.
-            _replaced.append((module, name, original, stand_in))
-            setattr(module, name, stand_in)
+            wrapper = _unconfined(original)
+            # Noted before it is done, as an interrupt may come between the two.
+            _replaced.append((module, name, original, wrapper))
+            setattr(module, name, wrapper)
 
 
-def free_no_more() -> None:
-    """End what `free_what_starts` has begun, if anything, or half of it."""
+def confine_new_processes() -> None:
+    """Undo `free_new_processes`, as far as it got before an interrupt."""
     _confined.clear()
     while _replaced:
-        module, name, original, stand_in = _replaced[-1]
-        if getattr(module, name) is stand_in:  # and nobody has wrapped it since
+        module, name, original, wrapper = _replaced[-1]
+        if getattr(module, name) is wrapper:  # and nobody has wrapped it since
             setattr(module, name, original)
-        del _replaced[-1]  # last: an interrupt before has this one done again
+        del _replaced[-1]  # last: after an interrupt before, this one is done again
 
 
 def _lift() -> list[Undo]:
-    """Let this thread go; return what is to be called afterwards, in this order."""
-    # Another thread may close the session, and empty the list, between two of them.
+    """Free this thread; return the functions that confine it again, in this order."""
+    # A copy: another thread may close the session, and empty the list, meanwhile.
     return [each.lift() for each in tuple(_confined)][::-1]
 
 
@@ -205,8 +206,8 @@ def _confine_again(undo: list[Undo]) -> None:
         each()
 
 
-def _starting(function: Callable) -> Callable:
-    """Return a function that starts a program, in a thread that is let go."""
+def _unconfined(function: Callable) -> Callable:
+    """Return a wrapper that frees its thread while `function` starts a program."""
 
     @functools.wraps(function)
     def start(*args: Any, **kwargs: Any) -> Any:
@@ -214,7 +215,7 @@ def _starting(function: Callable) -> Callable:
             return function(*args, **kwargs)
         lifted: list[list[Undo]] = []
         try:
-            # No interrupt may come between the one and the other.
+            # No interrupt may come between `_lift` and `append`.
             with_signals_held_back(lambda: lifted.append(_lift()))
             return function(*args, **kwargs)
         finally:
@@ -233,13 +234,13 @@ def _before_fork() -> None:
 
 
 def _in_parent() -> None:
-    _all.append(None)
+    _all_forks.append(None)
     if _forking.undo:
         _confine_again(_forking.undo.pop())
 
 
 def _in_child() -> None:
-    _all.append(None)
+    _all_forks.append(None)
     if _forking.undo:
         _forking.undo.clear()
         confined, _confined[:] = tuple(_confined), []

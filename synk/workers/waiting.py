@@ -1,12 +1,12 @@
-"""One way to wait, used everywhere: watch for a while, then sleep, always look about.
+"""How Python code waits for a word in shared memory: watch it, then sleep, and repeat.
 
-What is waited for is a word in shared memory; a semaphore only wakes who sleeps. A rank
-that is still watching sees the word within a microsecond; waking a sleeper takes
-fifteen. Watching is only done where every rank has a core of its own.
+A rank that still watches the word sees a change within a microsecond. To wake a sleeper
+by its semaphore takes fifteen. Ranks watch only if each has a core of its own. At each
+tick of a sleep, `look_about` is called, which raises if a rank has died.
 
-Semaphores are POSIX's unnamed ones, by the C library, and lie in shared memory. Whoever
-maps that can use them, however it came by it, and nothing is left of them when the
-memory goes. A post that nobody sleeps for takes no system call.
+Semaphores are unnamed POSIX ones, of the C library, in shared memory. Each process that
+maps the memory can use them, and they go with the memory. A post for which nobody
+sleeps takes no system call.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from typing import Any
 from ..errors import Expired
 
 TICK = 0.02
-"""Seconds asleep between two looks at whether the others are alive."""
+"""Seconds of a sleep, after which a waiting rank checks that the others are alive."""
 
 IDLE_TICK = 0.32
-"""Seconds that the ticks of a rank without a command grow to: each takes some 0.15 ms
-of a core, and rank 0 may be computing with all of them."""
+"""Seconds to which the ticks of a rank without a command grow: each tick takes a core
+some 0.15 ms, and rank 0 may be computing with all cores."""
 
 PATIENCE = 1.0
-"""Seconds to wait for the news that explains an error: that a rank has died."""
+"""Seconds to wait for the report that a rank has died, which would explain an error."""
 
 SPINS = 2_500
-"""Looks at a word before sleeping, some 40 ns each."""
+"""How often Python looks at a word before it sleeps; some 40 ns each."""
 
 LOOKS = 50_000
-"""Looks of compiled code at the ranks' words before sleeping, some 2 ns each."""
+"""How often compiled code looks at the words before it sleeps; some 2 ns each."""
 
 
 def wait(
@@ -45,22 +45,22 @@ def wait(
     look_about: Callable[[], object],
     longest: float = 0,
 ) -> None:
-    """Return when a word has come to a number; until then `look_about` at each tick."""
-    # The word only grows, and its semaphore, on which nobody else waits, is posted
-    # after it is written. `look_about` ends the wait by raising, and so does a signal
-    # handler: at once, or at the end of the tick where another thread took the signal.
-    # Each tick is twice as long as the one before, up to so many seconds (`longest`).
-    # There are further looks at first and after a post, and none after a tick in which
-    # nothing came: who has long to wait is not to take a core from those who compute.
+    """Return when ``words[index] >= number``; until then `look_about` at each tick."""
+    # The word only grows. Its semaphore is posted after it is written, and no other
+    # process waits on it. `look_about` ends the wait by raising, and so does a signal
+    # handler: at once, or at the end of the tick if another thread took the signal.
+    # Each tick is twice as long as the one before, up to `longest` seconds. Before the
+    # first sleep and after a post, the word is read ``spins + 1`` times, after a tick
+    # without a post once: a rank that waits long leaves its core to those who compute.
     looks, tick = spins + 1, TICK
     while True:
         for _ in range(looks):
-            # What was written before the word is seen after it: x86-64 keeps stores and
-            # loads in order. Other processors may not.
+            # Who sees the word also sees all that was written before it: x86-64 keeps
+            # stores and loads in order. Other processors may not.
             if words[index] >= number:
-                # The post of the word, or, if that is yet to come, the one before: no
-                # more than one of each poster is ever left over. (Those of
-                # `post_again` may be; each makes a later sleep end too early.)
+                # Takes this word's post or, if that is yet to come, one of before, so
+                # no more than one post of each poster is left over. (Posts of
+                # `post_again` may be left; each ends a later sleep early.)
                 semaphore.take()
                 return
         if semaphore.sleep(tick):
@@ -71,21 +71,21 @@ def wait(
 
 
 class Limit:
-    """Seconds that the other ranks may keep the master waiting; None is for ever."""
+    """How many seconds the master waits for other ranks; None is for ever."""
 
     def __init__(self, seconds: float | None) -> None:
         self._seconds = seconds
-        # What the present command says. The master sets it with every command, so that
-        # none has another's, whatever has ended that one.
+        # The limit of the present call; None if it has none. The master sets it with
+        # every command, so no command has the limit of one before.
         self.of_call: float | None = None
 
     def deadline(self) -> float:
-        """Return when a wait that begins now has taken too long."""
+        """Return the time by `time.monotonic` at which a wait that begins now ends."""
         seconds = self._seconds if self.of_call is None else self.of_call
         return float("inf") if seconds is None else time.monotonic() + seconds
 
     def check(self, deadline: float, what: str) -> None:
-        """Raise `Expired` if a deadline is over; `what` says what did not happen."""
+        """Raise `Expired` after `deadline`; the message begins with `what`."""
         if time.monotonic() > deadline:
             seconds, whose = self._seconds, "the timeout given to synk.fork"
             if self.of_call is not None:
@@ -96,35 +96,35 @@ class Limit:
 # -- semaphores
 
 ROOM = 128
-"""Bytes that one takes; 32 do in glibc. Two cache lines, which are often fetched
-together, so that ranks that use different ones are not in each other's way."""
+"""Bytes for a semaphore, of which glibc needs 32. They are two cache lines, which are
+often fetched together, so ranks that use different semaphores do not share a line."""
 
 
 class Semaphore:
-    """A semaphore in `ROOM` bytes of memory that processes share, and this keeps."""
+    """A semaphore in `ROOM` bytes of shared memory, which this object keeps alive."""
 
     def __init__(self, memory: memoryview, is_new: bool) -> None:
         place = ctypes.byref((ctypes.c_char * ROOM).from_buffer(memory))
         if is_new and _libc.sem_init(place, 1, 0):
             raise OSError("sem_init: the system has no semaphores for processes")
-        # To add a post, which wakes a sleeper, and to remove one if there is one, which
-        # never waits. A method of Python's would take half as long as the call.
+        # `post` adds a post and wakes a sleeper; `take` removes a post if there is one,
+        # and never waits. Not methods, which would add half of the call's time.
         self.post: Callable[[], object] = functools.partial(_libc.sem_post, place)
         self.take: Callable[[], object] = functools.partial(_libc.sem_trywait, place)
         self._place, self.memory = place, memory
 
     @property
     def value(self) -> int:
-        """How many posts there are, now."""
+        """The number of posts now."""
         value = ctypes.c_int()
         _libc.sem_getvalue(self._place, ctypes.byref(value))
         return value.value
 
     def sleep(self, seconds: float) -> bool:
-        """Remove a post, or sleep until there is one; return whether there was one."""
-        # It ends without one after `seconds`, and when this thread takes a signal: its
-        # handler then runs here, and may raise. What it interrupted may have removed a
-        # post, which is lost.
+        """Remove a post, or sleep until there is one; return whether one came."""
+        # The sleep ends without a post after `seconds`, or when this thread takes a
+        # signal. Its handler then runs here, and may raise; a post that the interrupted
+        # call has removed is lost then.
         until = time.clock_gettime_ns(_CLOCK) + int(1e9 * seconds)
         return _sleep(self._place, ctypes.byref(_Time(*divmod(until, 10**9)))) == 0
 
@@ -136,15 +136,15 @@ class _Time(ctypes.Structure):
 
 
 def _sleeper(libc: Any) -> tuple[int, Callable[[object, object], int]]:
-    """Return a clock, and what sleeps on a semaphore until then by this clock."""
+    """Return a clock, and a function that sleeps on a semaphore until a time of it."""
     if hasattr(libc, "sem_clockwait"):
         clock = time.CLOCK_MONOTONIC
         return clock, lambda place, until: libc.sem_clockwait(place, clock, until)
-    # Before glibc 2.30. If the clock is set back, a sleep lasts longer: until the post.
+    # Before glibc 2.30. If this clock is set back, a sleep without a post is longer.
     return time.CLOCK_REALTIME, libc.sem_timedwait
 
 
-# What does not block is called with the GIL held: to release it takes half as long as
-# the call. A sleep lets other threads run meanwhile.
+# `PyDLL` keeps the GIL during a call, `CDLL` releases it, which takes half as long as a
+# call that does not block. During a sleep other threads run.
 _libc = ctypes.PyDLL(None)
 _CLOCK, _sleep = _sleeper(ctypes.CDLL(None))

@@ -1,4 +1,4 @@
-"""What a zygote does with its life; the master's end is `zygote`.
+"""The zygote's end: a loop that serves the master's requests; see also `zygote`.
 
 ::
 
@@ -6,8 +6,8 @@
     the request pipe      begin, fork rank r, end the ranks, close
     each rank's pidfd     a rank is gone           -> report how it ended, reap it
 
-It computes nothing and keeps what it is told as bytes, so that it stays a clean copy of
-what it was when it was made, whatever the ranks of one session or another have done.
+The zygote computes nothing, and keeps the ranks' start data as bytes. So every rank is
+forked from the process as it was made, whatever the ranks of earlier sessions did.
 """
 
 from __future__ import annotations
@@ -31,39 +31,38 @@ from .forks import (
 )
 
 REQUEST = struct.Struct("ii")
-"""What is asked for: a rank to be forked, from 1, or one of those below; and a number,
-with `BEGIN` of the bytes that follow."""
+"""A request: the number of a rank to fork, from 1 on, or a constant below; and after
+`BEGIN` the number of bytes that follow, otherwise 0."""
 
 CLOSE, BEGIN, END_RANKS = -1, -2, -3
-"""Exit; closing the pipe would not do, as a child that the user's script has forked may
-hold it open too. What the ranks of a session are told follows. End the ranks, and
-stay."""
+"""End ranks and zygote (a closed pipe cannot say so, as a child that the script has
+forked may hold it open too); take the `RankStart` of a session, whose bytes follow; end
+the ranks only."""
 
 REPORT = struct.Struct("iii")
-"""A rank, its process id, and how it ended: an exit code, a negative signal number, or
-one of those below, which no process can have."""
+"""A report: a rank, its process id, and how it ended (an exit code or a negative signal
+number), or a constant below, which is neither."""
 
 STARTED, FAILED, ENDED, READY = (1 << n for n in range(16, 20))
-"""The rank is running. It could not be forked: an errno has the place of the process
-id. All ranks have ended; there are no reports of each. The zygote has been made."""
+"""The rank runs; it could not be forked (the report has an errno in place of a process
+id); all ranks have ended (there is no report for each); the zygote takes requests."""
 
 Serve = Callable[[int, bytes, int], object]
-"""``serve(rank, told, master)``: what a rank does with its life. It gets what the
-session was begun with, and a pidfd of the master."""
+"""``serve(rank, start, master)``, which a forked rank calls: its number, the session's
+pickled `RankStart`, and a pidfd of the master."""
 
 
 def be_zygote(master: int, requests: int, reports: int, serve: Serve) -> None:
-    """Serve the process `master`, a parent, until it closes this or is gone."""
-    # A group of our own: Ctrl-C in a terminal then reaches the master alone, which
-    # tells the ranks in its own time.
+    """Serve `master`, the parent, by two pipes, until it sends `CLOSE` or ends."""
+    # In a process group of its own: Ctrl-C in a terminal reaches the master alone,
+    # which then stops the ranks.
     os.setpgid(0, 0)
     forget_handlers()
     gc.freeze()  # the collector would otherwise touch, and so copy, every page
-    # The master may have ended before the pidfd was opened; the number could be
-    # another process's then.
+    # If the master ended before this opens the pidfd, `master` may be another process.
     with open_pidfd(master) as master_fd:
         if os.getppid() == master:
-            # The thread that has started us may end, and the master go on.
+            # The thread that has started this process may end before the master does.
             ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, 0)
             _Loop(master_fd.fileno(), requests, reports, serve).run()
 
@@ -74,7 +73,7 @@ class _Loop:
     def __init__(self, master: int, requests: int, reports: int, serve: Serve) -> None:
         self._master, self._requests, self._reports = master, requests, reports
         self._serve = serve
-        self._told = b""
+        self._start = b""  # the `RankStart` for the next ranks, pickled
         # By the number of the pidfd: the pidfd, rank and process id.
         self._ranks: dict[int, tuple[FileIO, int, int]] = {}
         self._poll = select.poll()
@@ -90,10 +89,10 @@ class _Loop:
                         fd == self._requests and not self._do_request()
                     ):
                         return
-                    if fd in self._ranks:  # and was not ended just now
+                    if fd in self._ranks:  # not if END_RANKS was served just now
                         self._report_end(fd)
         except BrokenPipeError:
-            pass  # the master is gone or does not listen any more
+            pass  # the master has ended, or has closed its end of the pipe
         finally:
             self._end_ranks()
 
@@ -103,7 +102,7 @@ class _Loop:
         if what == CLOSE:
             return False
         if what == BEGIN:
-            self._told = self._read(number)
+            self._start = self._read(number)
         elif what == END_RANKS:
             self._end_ranks()
             self._report(0, 0, ENDED)
@@ -121,8 +120,8 @@ class _Loop:
         return data
 
     def _fork(self, rank: int) -> None:
-        # Single-threaded, with no lock held: what is forked here is as clean as the
-        # zygote, however late that is in the life of the master.
+        # The zygote has one thread and holds no lock, and so has each rank forked here,
+        # whatever threads and locks the master has by now.
         pid, zygote = 0, os.getpid()
         try:
             with forking_quietly():
@@ -130,7 +129,7 @@ class _Loop:
             if pid == 0:
                 run_to_end(lambda: self._be_rank(zygote, rank))
             pidfd = open_pidfd(pid)
-        except OSError as error:  # of processes, memory or descriptors
+        except OSError as error:  # no more processes, memory or descriptors
             if pid:
                 os.kill(pid, signal.SIGKILL)
                 os.waitpid(pid, 0)
@@ -141,20 +140,20 @@ class _Loop:
         self._report(rank, pid, STARTED)
 
     def _be_rank(self, zygote: int, rank: int) -> None:
-        end_with_parent(zygote)  # by the kernel
+        end_with_parent(zygote)
         os.close(self._requests)
         os.close(self._reports)
         for pidfd, _, _ in self._ranks.values():
             pidfd.close()
-        self._serve(rank, self._told, self._master)
+        self._serve(rank, self._start, self._master)
 
     def _report_end(self, fd: int) -> None:
         pidfd, rank, pid = self._ranks.pop(fd)
         self._poll.unregister(fd)
         pidfd.close()
-        # Reported before it is reaped: until the master has read of its end, the
-        # process id is no other's, and a pidfd that it opens is the rank's. The rank
-        # has ended, so nothing waits here.
+        # The end is reported before the rank is reaped: until the master has read the
+        # report, the process id is the rank's, and so is a pidfd opened by it. Nothing
+        # blocks here, as the rank has ended.
         ended = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
         assert ended is not None
         exited = ended.si_code == os.CLD_EXITED
@@ -165,8 +164,8 @@ class _Loop:
             os.waitpid(pid, 0)
 
     def _end_ranks(self) -> None:
-        # SIGKILL and not SIGTERM: a rank may be in compiled code, or stopped. All are
-        # killed before one is waited for.
+        # By SIGKILL and not SIGTERM, as a rank may be in compiled code, or stopped. All
+        # are killed before this waits for the first.
         for _, _, pid in self._ranks.values():
             os.kill(pid, signal.SIGKILL)
         for fd, (pidfd, _, pid) in self._ranks.items():

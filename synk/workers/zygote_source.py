@@ -1,9 +1,9 @@
-"""Where a session has its zygote from: forked, kept from before, or a new interpreter.
+"""Gets a session its zygote: forked, kept from a former session, or a new interpreter.
 
-A process that runs an XLA backend or has a CUDA context cannot be forked. As long as it
-is clean, each session has a zygote forked for it, which has all that the script has
-made. Where it is not when a session ends, the zygote is kept, and the next session's
-ranks are forked from it. Where there is none, as JAX was used before the first session,
+A process that runs an XLA backend or has a CUDA context cannot be forked. Until then,
+each session forks a zygote of its own, which has the script's present state. If the
+process cannot be forked when a session ends, its zygote is kept, and the next session's
+ranks are forked from that. If none was kept, as JAX was used before the first session,
 a new interpreter becomes the zygote, which takes seconds.
 """
 
@@ -27,7 +27,7 @@ _MODULES = (
     "pytensor.link.jax.dispatch",
     "pytensor.link.numba.dispatch",
 )
-"""What a new interpreter imports if this process has: each rank would, for itself."""
+"""Modules that a new interpreter imports once, if this process has, for all ranks."""
 
 
 def why_no_fork() -> str | None:
@@ -43,7 +43,7 @@ def why_no_fork() -> str | None:
 
 
 def _cuda_is_up() -> bool:
-    """Tell whether a CUDA context exists, made by whatever library."""
+    """Return whether this process has a CUDA context, of any library."""
     # CUDA keeps /dev/nvidia-uvm open from the first context on; NVML does not open it.
     for fd in os.listdir("/proc/self/fd"):
         try:
@@ -55,7 +55,7 @@ def _cuda_is_up() -> bool:
 
 
 def _xla_is_up() -> bool:
-    """Tell whether XLA runs threads here; they carry its name."""
+    """Return whether this process has threads of XLA, by their names."""
     for task in os.listdir("/proc/self/task"):
         try:
             with open(f"/proc/self/task/{task}/comm") as comm:
@@ -67,10 +67,10 @@ def _xla_is_up() -> bool:
 
 
 class ZygoteSource:
-    """The zygotes of one process, whose ranks `serve`.
+    """The zygotes of one process; their ranks call `serve`.
 
-    `main` is the module whose function ``main(master, requests, reports, modules)`` has
-    a new interpreter be a zygote.
+    `main` names a module. A new interpreter becomes a zygote by calling that module's
+    function ``main(master, requests, reports, modules)``.
     """
 
     def __init__(self, serve: Serve, main: str) -> None:
@@ -80,9 +80,9 @@ class ZygoteSource:
         self._user: tuple = ()
 
     def take(self, threads: int, note: Callable[[bool], object]) -> Zygote:
-        """Return a zygote for a new session, as `current`; there must be none."""
-        # Libraries of a new interpreter use so many threads. `note` is told, before
-        # there is a new zygote, whether it is forked from this process.
+        """Return a zygote for a new session, and set `current`, which must be None."""
+        # Libraries of a new interpreter use `threads` threads. If the zygote is a new
+        # one, `note` is called before, with whether it is forked from this process.
         assert self.current is None
         why = why_no_fork()
         if why is not None and (kept := self._usable()) is not None:
@@ -91,7 +91,7 @@ class ZygoteSource:
         self.forget_kept()
         note(why is None)
         self._user = proc.user()
-        # `current` before it is forked: what an interrupt leaves `give_back` ends.
+        # Set before the fork: after an interrupt in it, `give_back` ends the zygote.
         self.current = zygote = Zygote()
         if why is None:
             zygote.fork(self._serve)
@@ -100,20 +100,20 @@ class ZygoteSource:
         return zygote
 
     def keep(self, threads: int, note: Callable[[bool], object]) -> None:
-        """Have a zygote for the sessions to come; see `take`."""
+        """Make a zygote now, and keep it for a later session; see `take`."""
         self.take(threads, note)
         self._kept, self.current = self.current, None
 
     def _usable(self) -> Zygote | None:
-        """Return the zygote that was kept, if ranks may be forked from it."""
+        """Return the kept zygote, or None if there is none that can fork ranks."""
         kept = self._kept
-        # Not if the script has dropped privileges since, which it still has.
+        # Nor if the script has dropped privileges since, which the zygote still has.
         if kept is None or not kept.is_alive or self._user != proc.user():
             return None
         return kept
 
     def _start(self, zygote: Zygote, threads: int, why: str) -> None:
-        """Have a new interpreter become a zygote; a person who waits is told why."""
+        """Start a new interpreter as `zygote`; print `why` if a person waits for it."""
         if is_shown(sys.stderr):
             print(
                 f"synk: {why}: starting a new Python to fork ranks from, which takes"
@@ -124,9 +124,9 @@ class ZygoteSource:
         if not sys.executable:
             raise StateError(f"{why}, and Python does not know its own executable")
         modules = [name for name in _MODULES if name in sys.modules]
-        # The path first: synk itself may be found by what the script has added to it.
-        # Until synk is imported nothing looks after the master: should it end, the
-        # kernel ends this.
+        # `sys.path` comes first, as the script may have added the path of synk to it.
+        # Until synk is imported, nothing here watches the master, so the kernel kills
+        # this interpreter if the master ends.
         code = (
             "import ctypes, os, sys;"
             " master, requests, reports = map(int, sys.argv[1:]);"
@@ -153,14 +153,14 @@ class ZygoteSource:
             ) from None
 
     def give_back(self, for_good: bool = False) -> None:
-        """End the ranks, and the zygote unless it will be needed again."""
-        # What an interrupt leaves undone, another call does.
+        """End the ranks, and the zygote unless a later session will need it."""
+        # After an interrupt, another call does the rest.
         zygote = self.current
         if zygote is None and not self.keeps:
             return
         keep = False
         if not for_good:
-            # Not even a descriptor may be left, to look with.
+            # `why_no_fork` fails if no descriptor is free to look with.
             with contextlib.suppress(OSError):
                 keep = why_no_fork() is not None
         if zygote is not None:
@@ -174,17 +174,17 @@ class ZygoteSource:
 
     @property
     def keeps(self) -> bool:
-        """Whether there is one that waits for another session."""
+        """Whether a zygote is kept for another session."""
         return self._kept is not None
 
     def forget_kept(self) -> None:
-        """End the zygote that was kept, if there is one."""
+        """End the kept zygote, if there is one."""
         if self._kept is not None:
             self._kept.close()
             self._kept = None
 
     def forget_all(self) -> None:
-        """Take none for one's own: this is a forked child, of the script or of synk."""
+        """Forget all zygotes, in a child of the process whose zygotes they are."""
         for zygote in (self._kept, self.current):
             if zygote is not None:
                 zygote.abandon()
