@@ -282,7 +282,7 @@ class RankShare:
                 task.sources[:] = [None] * len(task.sources)
             task.constants = []
             return outputs, self._rows
-        windows = self._context.leave(self.for_master(outputs))
+        windows = self._context.publish(self.for_master(outputs))
         if self._is_first:  # and may be the last
             return windows, self._rows
         if any(type(window) is not tuple for window in windows.values()):

@@ -18,7 +18,7 @@ from pytensor.graph.traversal import ancestors, applys_between
 from ..compiler.spec import FunctionSpec
 from ..errors import SplitError
 from ..ops import COLLECTIVES
-from ..ranks.groups import OF_SCRIPT
+from ..ranks.groups import INHERITED
 from ..ranks.session import SESSION
 from ..ranks.starting import check_timeout
 from ..reduce_ops import OutputOp
@@ -330,7 +330,7 @@ class Function:
             raise TypeError("explain takes the arguments of a call with measure=True")
         title = self.name or f"function {self._number}"
         plan, present = usual.plans.last
-        known = present.local(), present.are_there, usual.serial.timed
+        known = present.local(), present.is_sent, usual.serial.timed
         plans = plan, usual.plans.measured
         held, alone = usual.placement.facts(), usual.alone.times
         return explain(title, self._spec, *known, held, plans, alone, graph)
@@ -495,4 +495,4 @@ class Function:
         return f"<synk.Function {self.name or self._number}({inputs})>"
 
 
-OF_SCRIPT.append(Function)
+INHERITED.append(Function)

@@ -26,7 +26,7 @@ from ..errors import SplitError
 from ..memory.partition import part_lengths
 from ..ops import COLLECTIVES, Local
 from ..programs.transaction import Transaction, insist
-from ..ranks.ledger import Holding, LedgerEntry, see_converted, set_among
+from ..ranks.ledger import Holding, LedgerEntry, mark_converted, set_by_script
 from ..ranks.pool import Pool, no_pool
 from ..ranks.replication import master_bring
 from ..ranks.session import SESSION
@@ -92,7 +92,7 @@ class PlacementCheck:
         Return what was scattered, and is read as if it were equal on all ranks.
         """
         self._follow()
-        if changed := set_among(self.entries):
+        if changed := set_by_script(self.entries):
             master_bring([v for v, entry in self._entries.items() if entry in changed])
         ledger = SESSION.ledger
         if ledger.version != self._version:
@@ -143,7 +143,7 @@ class PlacementCheck:
             if entry.holding is not holding:
                 ledger.note_entry(entry, holding)
             else:
-                entry.seen = entry.storage[0]  # as by `see`, for each in every call
+                entry.known = entry.storage[0]  # `mark_known`, for every call
         self._see_read()
         if ledger.version != self._version and not self._others():
             self._parts, self._version = (), ledger.version
@@ -163,21 +163,21 @@ class PlacementCheck:
     ) -> None:
         if SESSION.state not in ("running", "broken"):
             return
-        if launch.made is None:
+        if launch.calls_kept is None:
             holding = Holding("unknown", f"{self._what} failed: {error!r}")
             SESSION.ledger.note((var for var, _ in self._spec.updates), holding)
-        elif launch.made:
-            self.note(tuple(part_lengths(calls[launch.made - 1])))
+        elif launch.calls_kept:
+            self.note(tuple(part_lengths(calls[launch.calls_kept - 1])))
         else:
             for var, _ in self._spec.updates:
-                self._entries[var].see()
+                self._entries[var].mark_known()
             self._see_read()
 
     def _see_read(self) -> None:
         """Take note of what a launch does to variables that it does not update."""
         for entry in self._streams:  # which are led on
-            entry.see()
-        see_converted(self.entries)
+            entry.mark_known()
+        mark_converted(self.entries)
 
     def in_master(self, run: Callable[[Transaction], Result]) -> Result:
         """Run the function in the master alone; what fails in it is undone.
@@ -190,7 +190,7 @@ class PlacementCheck:
         def undo() -> None:
             transaction.undo_to(0, 0)
             for entry in unset:  # an engine may have converted it
-                entry.see()
+                entry.mark_known()
 
         transaction.begin(0)
         # Not a context manager: an interrupt may come as Python enters `__exit__`.
@@ -198,9 +198,9 @@ class PlacementCheck:
             result = run(transaction)
             for entry in unset:
                 if id(entry.storage) in self._updated:
-                    entry.unsee()
+                    entry.mark_unknown()
                 else:
-                    entry.see()
+                    entry.mark_known()
         except BaseException:
             insist(undo)
             raise

@@ -44,7 +44,7 @@ from ..engines import ENGINES, described, engine_named
 from ..memory.partition import cuts
 from ..programs.programs import CallKind, Programs, Subset
 from ..ranks.pool import Pool, no_pool
-from ..ranks.replication import Replicas, to_distribute
+from ..ranks.replication import Replicas, distribute_later
 from ..ranks.session import SESSION
 from ..report.bits import check_bits
 from ..report.facts import PlanTimes
@@ -104,7 +104,7 @@ class Plans:
         self._proven: set[str | None] = set()  # engines that have made calls
         self._can_be_alone = True
         self._made_for: Callable[[], Pool | None] = no_pool
-        to_distribute(self)
+        distribute_later(self)
 
     # -- for a call
 

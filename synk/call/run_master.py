@@ -20,7 +20,7 @@ from typing import Any
 from ..errors import StateError
 from ..memory.partition import count, cuts, part_lengths, select
 from ..programs.programs import CallKind
-from ..ranks.ledger import NOTHING, LedgerEntry, set_among
+from ..ranks.ledger import NOTHING, LedgerEntry, set_by_script
 from ..ranks.session import SESSION
 from ..times.timing import COMMON, COMPUTE, NODES, REDUCE, ROWS, WAIT
 from ..variables.data import Data
@@ -282,7 +282,7 @@ def _in_launches(batches: Iterable, placement: PlacementCheck) -> Iterator[list]
     taken: list = []
     for batch in itertools.chain(batches, [_END]):
         if taken:
-            newly_set = set_among(placement.entries)
+            newly_set = set_by_script(placement.entries)
             if newly_set or len(taken) == AT_ONCE or batch is _END:
                 with _as_before(newly_set):
                     yield taken
@@ -297,13 +297,13 @@ def _as_before(entries: Sequence[LedgerEntry]) -> Iterator[None]:
     """Give variables the values from before they were set, in a ``with`` block."""
     values = [entry.storage[0] for entry in entries]
     for entry in entries:
-        if entry.seen is NOTHING:
+        if entry.known is NOTHING:
             raise StateError(
                 "a generator of batches has called a function that updates a shared"
                 " variable in place, which the batches before are to be computed with:"
                 " run these first"
             )
-        entry.storage[0] = entry.seen
+        entry.storage[0] = entry.known
     try:
         yield
     finally:

@@ -134,7 +134,7 @@ def worker_run(
     spent = timer.spent(context.rank)
     if context.rank == 0:
         return RunReply(made, rows_by_call, spent)
-    return RunReply(context.leave(_packed(made)), [], spent)
+    return RunReply(context.publish(_packed(made)), [], spent)
 
 
 def _packed(made: Sequence[dict | None]) -> dict[Any, np.ndarray]:

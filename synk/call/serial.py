@@ -31,7 +31,7 @@ from ..programs import running
 from ..programs.one_call import Task
 from ..programs.programs import Programs, Subset
 from ..programs.transaction import Transaction
-from ..ranks.replication import what_compiles
+from ..ranks.replication import compile_text
 from ..ranks.session import SESSION
 from ..times.compile_notice import Notice
 from ..times.timing import Timed
@@ -51,7 +51,7 @@ class SerialRun:
         self.spec, self._what = spec, what
         self._compiled: dict[Subset, Callable] = {}
         self._warm: set[Any] = set()
-        self._notice = Notice(lambda: what_compiles(spec, 1))
+        self._notice = Notice(lambda: compile_text(spec, 1))
         self._every = tuple(range(len(spec.outputs)))
 
     def run(

@@ -257,4 +257,4 @@ def worker_of_rule(
     method = getattr(context.workers[number], what)
     given = {name: context.array(value) for name, value in arrays.items()}
     found = method(given) if given else method()
-    return context.leave(found) if context.rank and isinstance(found, dict) else found
+    return context.publish(found) if context.rank and isinstance(found, dict) else found

@@ -19,7 +19,7 @@ from ..compiler.arguments import FunctionArguments, as_now, pairs_now
 from ..engines import mode_now
 from ..ranks.forking import fork
 from ..ranks.session import SESSION
-from ..ranks.starting import check_asked
+from ..ranks.starting import check_options
 from ..report.words import count
 from ..user_frames import callers_place, is_ours
 from .function import NO_ROWS, NOT_CALLED, ParallelFunction, Ranks, Way, Ways
@@ -134,7 +134,7 @@ class ParallelFunctions(AbstractContextManager):
             cores = len(SESSION.context.place.cores) * size
             return Ranks(size, cores, lambda: None, self._every)
         if self._ranks is None:
-            places = check_asked(self._asked, "auto", None, None, "report", 0).places
+            places = check_options(self._asked, "auto", None, None, "report", 0).places
             cores = sum(len(place.cores) for place in places)
             start = self._fork
             self._ranks = Ranks(len(places), cores, start, self._every)

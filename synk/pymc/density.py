@@ -218,8 +218,8 @@ class Density:
 
     def _computed_by_ranks(self, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Compute; in a group again where a rank has died, as nothing has changed."""
-        is_led = self.groups is not None and self.groups.is_led
-        for _ in range(AGAIN if is_led else 0):
+        is_leader = self.groups is not None and self.groups.is_leader
+        for _ in range(AGAIN if is_leader else 0):
             with contextlib.suppress(WorkerDied):
                 return self._computed(values)
         return self._computed(values)

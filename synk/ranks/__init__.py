@@ -1,1 +1,1 @@
-"""What a rank is and holds: its session, functions, variables, and their replicas."""
+"""Ranks: the session, a rank's context, its replicas of functions and variables."""

@@ -1,8 +1,8 @@
-"""What one rank has from fork to close, and all that a command sees of a rank.
+"""The context of a rank, from fork to close: all that a command sees of its rank.
 
-Every rank, the master included, makes one in its own process. A command is a
-module-level function ``worker_x(context, ...)``, run on each rank with its own context:
-see `session`. A command never asks how processes are started or watched.
+Every rank, the master included, makes a `RankContext` in its own process. A command is
+a module-level function ``worker_x(context, ...)``, which each rank runs with its own
+context (see `session`). A command knows nothing of how processes are started.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from .variable_buffers import VariableBuffers
 
 
 class Place(NamedTuple):
-    """Where a rank runs: its device, its cores, and how many threads it may use."""
+    """A rank's device, its cores, and its number of threads."""
 
     device: Device
     cores: list[int]
@@ -48,18 +48,22 @@ class Place(NamedTuple):
 
 
 class Dropped(NamedTuple):
-    """Something that the user's script has given up, and ranks may forget."""
+    """An object that the script has dropped, so that ranks can forget their part of it.
+
+    `kind` is "function", "variable", "workers", "reader" or "segment", and `key` the
+    object's number, or a segment's key.
+    """
 
     kind: str
     key: Any
 
 
 class RankContext:
-    """One rank: its number, its memory, what it knows and whom it can reach.
+    """One rank: its number, its replicas, its memory, and its ways to other ranks.
 
-    Where there are several `nodes`, these are how many ranks each has, which one this
-    is, and in its master the `Cluster`: `rank` counts those of all nodes, and
-    `local_rank` those of its own.
+    On several machines, `nodes` has the number of ranks of each node, this node's
+    number, and in a node's master the `Cluster`. `rank` then counts the ranks of all
+    nodes, and `local_rank` those of this node.
     """
 
     def __init__(
@@ -82,22 +86,21 @@ class RankContext:
         self._watch = watch
         self._undo = contextlib.ExitStack()
         self.recorder = recorder
-        self.activity = ""  # what it is doing, for messages
-        self.share: Any = None  # of the last call, which may be made again
-        self.task: Any = None  # of the call that it computes now
-        self.transaction = Transaction(recorder.phase)  # what a launch has changed
+        self.activity = ""  # for messages; "" for the command's name
+        self.share: Any = None  # the `RankShare` of the last call, for a repeated one
+        self.task: Any = None  # the `Task` of the present call
+        self.transaction = Transaction(recorder.phase)  # a launch's changes
         self.tracer: Tracer | None = None
-        # By number, what it does after each step as a worker of a training rule.
+        # By number, this rank's workers of training rules.
         self.workers: dict[int, Any] = {}
-        self.readers: dict[int, Any] = {}  # in masters of nodes
-        self.model: Any = None  # that it trains by functions of its own; see `compat`
+        self.readers: dict[int, Any] = {}  # by number, in masters of nodes
+        self.model: Any = None  # the model of `compat` that this rank trains
 
     def open(self, limit: Limit) -> None:
-        """Take the rank's device and cores, and make what it has."""
-        # Changes this process. Apart from ``__init__``, so that whoever made the
-        # context holds it already, and can undo with `close` what was done before an
-        # error or an interrupt: each thing is noted in `_undo` before it is done, or
-        # right after.
+        """Set this process's device, cores and threads, and make the rank's memory."""
+        # Not in ``__init__``, so that the caller holds the context already, and `close`
+        # can undo what was done before an error or an interrupt. Each change is noted
+        # in `_undo` before it is done, or right after.
         device = self.place.device
         environment = Environment(device)
         self._undo.callback(environment.release)
@@ -110,24 +113,24 @@ class RankContext:
             self._undo.callback(forks.confine_new_processes)
             forks.free_new_processes(environment, self.confinement)
         if self.local_rank == 0 and self.size > 1 and not device.is_gpu:
-            # It may compute alone, with all cores.
+            # Rank 0 may compute alone, with all cores.
             jax.start_in(self.confinement.on_all_cores)
             self._undo.callback(jax.start_in, None)
-        # To meet the ranks of its node, and all others.
+        # `local` meets the ranks of this node, `comm` those of all nodes.
         self.local = SharedMemoryComm(
             *(self.control, self.local_rank, self._watch, limit), self.recorder
         )
         self.comm: Any = self.local
-        # What it has replicas of, by the master's numbers: so functions that share a
-        # variable in the master share it here. The master's variables are the user's,
-        # and go when the user drops them.
+        # Replicas by the master's numbers, so that functions that share a variable in
+        # the script share its replica here. The master has the script's own variables,
+        # by weak references.
         self.functions: dict[int, Programs] = {}
         self.variables: MutableMapping[int, SharedVariable]
         self.variables = {} if self.rank else WeakValueDictionary()
         self.attachments = Attachments()
-        self.outbox = Arena(can_shrink=not device.is_gpu)  # for others to read
-        # Where variables and functions reduce values, functions with the ranks of this
-        # machine alone, and on GPUs.
+        self.outbox = Arena(can_shrink=not device.is_gpu)  # see `publish`
+        # The buffers for reducing: variables, functions' values, functions' values
+        # among the ranks of this node alone, and functions' values on GPUs.
         self.variable_buffers: VariableBuffers | None = None
         self.flat_buffers = FlatBuffers(self.local, self.attachments)
         self.buffers_of_node = self.flat_buffers
@@ -145,7 +148,7 @@ class RankContext:
             self._open_gpu()
 
     def _open_gpu(self) -> None:
-        """Make what moves rows and values to and from the rank's GPU."""
+        """Set up copies to and from the rank's GPU, and reductions between GPUs."""
         self.to_device = ToDevice(
             CudaCopier, warns=self.rank == 0, threads=self.place.threads
         )
@@ -158,12 +161,12 @@ class RankContext:
             self.device_buffers = DeviceBuffers(self.comm, connect, self.flat_buffers)
             jax.look_about_with(self.device_buffers.look_about)
             self._undo.callback(jax.look_about_with, None)
-            # First of all, as what is undone last in: other ranks may be gone, for whom
-            # NCCL would wait.
+            # Noted last, so it is undone first: NCCL would wait for ranks that may be
+            # gone.
             self._undo.callback(self.device_buffers.abort)
 
     def close(self) -> None:
-        """Undo what was changed in this process; an interrupt leaves nothing out."""
+        """Undo what `open` changed in this process, even if an interrupt comes."""
         self._undo.close()
 
     # -- running a command
@@ -175,14 +178,14 @@ class RankContext:
         return self.tracer.follow(work, self, *args)
 
     def abort(self) -> None:
-        """Have all ranks stop the command that is being run: this one has failed."""
-        # The word first: who is woken by the end of a communicator looks for it.
+        """Have all ranks stop the present command, as this rank has failed in it."""
+        # The word comes first: a rank that wakes when the transport ends reads it.
         self.control.abort()
         if self.device_buffers is not None:
             self.device_buffers.abort()
 
     def where(self, work: Callable | None) -> str:
-        """Say where we are, for the note on an exception."""
+        """Return a note for an exception: rank, device and command."""
         cores = ",".join(map(str, self.place.cores))
         gpu = self.place.device.gpu
         device = f"cpu {cores}" if gpu is None else f"GPU {gpu.number}, cpu {cores}"
@@ -197,40 +200,40 @@ class RankContext:
     # -- arrays of other ranks
 
     def array(self, described: np.ndarray | Window | Sequence) -> np.ndarray:
-        """Return an array that may be described by a window, or a value as it is."""
+        """Return the array that a window describes; any other value as it is."""
         if not is_window(described):
             return described  # type: ignore[return-value]
         try:
             return self.attachments.array(described)
         except OSError:
-            self._watch(PATIENCE)  # a rank's segment is gone if the rank is
+            self._watch(PATIENCE)  # a dead rank's segment is gone, too
             raise
 
-    def leave(self, values: dict[Any, Any]) -> dict[Any, Any]:
-        """Put arrays where other ranks can read them until the next command.
+    def publish(self, values: dict[Any, Any]) -> dict[Any, Any]:
+        """Copy arrays to memory that other ranks can read until the next command.
 
-        Returns their windows. What is no array of numbers, such as a sparse matrix or a
-        generator, is there itself, to be pickled with the reply; see `array`.
+        Returns windows of the copies, for `array`. A value that is no array of numbers,
+        such as a sparse matrix or a generator, is returned itself, to be pickled.
         """
         arrays: dict[Any, np.ndarray] = {}
         for key, value in values.items():
-            if isinstance(value, list):  # of a typed list, which numpy would stack
+            if isinstance(value, list):  # a typed list's value, which numpy would stack
                 continue
             array = np.asarray(value)
             if can_lie_here(array):
                 arrays[key] = array
         found = self.outbox.put([*arrays.values()])
-        if not found:  # as in most calls of a loop
+        if not found:  # the usual case in a loop
             return values
         windows = dict(zip(arrays, found, strict=True))
         return windows if len(windows) == len(values) else {**values, **windows}
 
-    # -- what the script has given up
+    # -- objects that the script has dropped
 
     def forget(self, notices: Sequence[Dropped]) -> None:
-        """Forget what the user's script has given up."""
-        # A notice may come twice, after an interrupt: what is forgotten already, or was
-        # never here, is passed over.
+        """Drop this rank's part of the objects in `notices`."""
+        # After an interrupt a notice may come twice. One of an object that is not here
+        # does nothing.
         self.share = None
         tables: dict[str, MutableMapping[int, Any]] = {
             "function": self.functions,
@@ -251,5 +254,5 @@ class RankContext:
 
 @functools.cache
 def name_of(work: Callable) -> str:
-    """Return what a command is called in messages."""
+    """Return a command's name for messages."""
     return work.__name__.removeprefix("worker_")

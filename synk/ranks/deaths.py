@@ -1,4 +1,4 @@
-"""Deaths of ranks: what these were doing, and what is left of the shared variables."""
+"""When a rank has died: what it was doing, and which variables have lost values."""
 
 from __future__ import annotations
 
@@ -21,28 +21,28 @@ from ..workers.recorder import DUMP_SIGNAL, Records, lines_of
 from .ledger import Holding, Ledger
 
 STACKS_DEADLINE = 1.0
-"""Seconds that ranks have to write their stacks, all together."""
+"""Seconds for which the master waits for stacks, of all ranks together."""
 
 _SETTLED = 0.05
-"""Seconds in which nothing more is written where a stack has come to its end."""
+"""Seconds without further text after which a stack is taken to be complete."""
 
 
 def explain(death: WorkerDied, records: Records, kills: OomKills) -> None:
-    """Add to a death what is known of it beyond who and how."""
+    """Add to `death` the rank's activity, stack, history, and if it was OOM-killed."""
     if death.rank < 0:
         return
     by_kernel = kills.any() if death.status == -signal.SIGKILL else None
-    doing, stack = records.doing()[death.rank], tidied(records.stacks(death.rank))
+    doing, stack = records.doing()[death.rank], shortened(records.stacks(death.rank))
     history = tuple(lines_of(records.history(death.rank)))
     death.doing, death.stack, death.history = str(doing or ""), stack, history
     death.out_of_memory = by_kernel
 
 
 def stacks_of(ranks: list[int], records: Records) -> str:
-    """Have ranks write where they are, and return it, with what each was doing."""
+    """Have ranks write their stacks; return these as text, with each rank's phase."""
     asked = []
     for rank in ranks:
-        # Without a number it has not come so far that it could write; or it is gone.
+        # A rank without a process id cannot write yet; one without a process is gone.
         with contextlib.suppress(ProcessLookupError):
             if pid := records.pid(rank):
                 os.kill(pid, DUMP_SIGNAL)
@@ -50,7 +50,7 @@ def stacks_of(ranks: list[int], records: Records) -> str:
     written = dict.fromkeys(asked, "")
     last = time.monotonic()
     deadline = last + STACKS_DEADLINE
-    # A stack has no end that could be looked for: it has come when nothing follows.
+    # Nothing marks the end of a stack: it is complete when no more text comes.
     while (now := time.monotonic()) < deadline:
         found = {rank: records.stacks(rank) for rank in asked}
         if found != written:
@@ -61,14 +61,14 @@ def stacks_of(ranks: list[int], records: Records) -> str:
     doing = records.doing()
     return "\n".join(
         f"rank {rank} (pid {records.pid(rank)}), {doing[rank] or 'starting'}:\n"
-        + (tidied(written.get(rank, "")) or _why_none(records.pid(rank)))
+        + (shortened(written.get(rank, "")) or _why_none(records.pid(rank)))
         for rank in ranks
     )
 
 
 def _why_none(pid: int) -> str:
-    """Say why a process has written no stack."""
-    if proc.knows_us():  # by such numbers
+    """Return why a process has written no stack, for the message."""
+    if proc.knows_us():  # so ``/proc`` knows `pid`, too
         fields = proc.stat(pid)
         if not fields:
             return "  no stack: it is gone\n"
@@ -77,18 +77,18 @@ def _why_none(pid: int) -> str:
     return f"  no stack came within {STACKS_DEADLINE:g} s\n"
 
 
-def tidied(text: str) -> str:
-    """Return what `faulthandler` has written of a rank, without what says nothing."""
-    # The outer frames of a rank are those of the script at the fork, and our own loop.
-    # Of our own frames the innermost one stays, as in tracebacks. With
-    # ``SYNK_FULL_TRACEBACK=1`` all do.
+def shortened(text: str) -> str:
+    """Return a rank's stacks of `faulthandler` without frames that tell nothing."""
+    # A rank's outer frames, left out, are those of the script at the fork, and `serve`.
+    # Of adjacent frames of synk the innermost stays, as in tracebacks. With
+    # ``SYNK_FULL_TRACEBACK=1`` all frames stay.
     if shows_all_frames():
         return text
     kept: list[str] = []
     is_outer = has_ours = False
     for line in text.splitlines():
         frame = _FRAME.match(line)
-        if frame is None:  # of another thread, or a heading
+        if frame is None:  # a heading, as of another thread
             is_outer = has_ours = False
             if line and not line.startswith("Extension modules:"):
                 kept.append(line)
@@ -99,7 +99,7 @@ def tidied(text: str) -> str:
             kept.append(line)
         has_ours |= is_one_of_ours
     only = [line for line in kept if line.endswith(_HEADING)]
-    if len(only) == 1:  # of one thread
+    if len(only) == 1:  # there is one thread
         kept.remove(only[0])
     return "".join(f"{line}\n" for line in kept)
 
@@ -109,15 +109,17 @@ _FRAME = re.compile(r'  File "(.*)", line \d+ in (.*)')
 
 
 def carry_over(ledger: Ledger, death: WorkerDied, to: Ledger) -> list[SharedVariable]:
-    """Tell a new session's ledger what the old one says; return what is lost."""
-    # The master's values are there. A variable that was equal on all ranks is what the
-    # master has, as it has undone its own share of a call that failed. Of the others,
-    # the values of the ranks are gone with these.
+    """Copy entries of `ledger` to a new session's; return variables that lost values.
+
+    Ranks held values of their own of these, and no copy was kept.
+    """
+    # A replicated variable has its value in the master, which has undone its own share
+    # of the failed call. Other ranks' own values are gone with the ranks.
     lost = []
     for var in ledger.variables():
         (entry,) = ledger.entries([var])
         if entry.is_set or entry.holding.kind == "replicated":
-            continue  # all ranks are given what the master has
+            continue  # new ranks get the master's value
         (new,) = to.entries([var])
         holding = entry.holding
         if entry.kept is None:
@@ -125,14 +127,14 @@ def carry_over(ledger: Ledger, death: WorkerDied, to: Ledger) -> list[SharedVari
             if holding.kind != "unknown":
                 holding = Holding("unknown", f"{death.who} died")
         to.note_entry(new, holding)
-        new.kept = entry.kept  # after that, which drops what was kept
+        new.kept = entry.kept  # last, as `note_entry` resets it
     return lost
 
 
 def warn_of_restart(
     death: WorkerDied, lost: Sequence[SharedVariable], restarts_left: int
 ) -> None:
-    """Say that all ranks were started again, and what is lost."""
+    """Warn that all ranks were started again, and which variables lost values."""
     text = f"{death.what_happened}; synk has started all ranks again"
     text += f" ({restarts_left} restarts left)"
     if lost:

@@ -1,4 +1,4 @@
-"""Starting and ending a session, and what a script may ask about it."""
+"""`synk.fork`, `close` and `recover`, and functions that describe the session."""
 
 from __future__ import annotations
 
@@ -28,45 +28,45 @@ def fork(
     restarts: int = 0,
     groups: int = 1,
 ) -> int:
-    """Fork one process per device; this process becomes rank 0.
+    """Fork one process per core or GPU; this process becomes rank 0.
 
-    Call it early, before threads are started. Each rank is pinned to its share of the
-    usable cores, the calling process too, and its BLAS, OpenMP and numba threads are
-    capped to their number.
+    Call it early, before threads are started. Each rank, this process included, is
+    pinned to its share of the usable cores. Its BLAS, OpenMP and numba threads are
+    capped to the number of these cores.
 
-    A process that has computed with JAX cannot be forked. Ranks then come from one that
-    was kept from the session before, or from a new Python, which takes some seconds.
+    A process that has computed with JAX cannot be forked. Ranks are then forked from a
+    process of the session before, or from a new Python, which takes some seconds.
 
     Parameters
     ----------
     n : int, optional
-        The number of ranks, the master included; by default one for each device: for
-        each GPU, or for each usable core (CPU affinity and cgroup quota taken into
-        account). With 1 nothing is forked. More ranks than cores share them and work
+        The number of ranks, the master included; by default one for each GPU, or for
+        each usable core (CPU affinity and cgroup quota taken into account). With 1
+        nothing is forked. If there are more ranks than cores, they share cores and work
         correctly, but slowly.
     devices : {"auto", "cpu", "cuda"} or sequence of int
-        Where ranks compute: on CPU cores, or on NVIDIA GPUs, one rank on each.
-        "auto" takes GPUs where there are any that JAX can use. A list has a GPU's
-        number for each rank; ranks that name the same one share it and its memory.
-        Numbers count the GPUs that ``CUDA_VISIBLE_DEVICES`` leaves, in its order.
+        Whether ranks compute on CPU cores, or on NVIDIA GPUs, one rank on each. "auto"
+        uses GPUs if there are any that JAX can use. A list has a GPU's number for each
+        rank; ranks with the same number share that GPU and its memory. Numbers count
+        the GPUs that ``CUDA_VISIBLE_DEVICES`` leaves, in its order.
     threads : int, optional
-        Threads a rank may use, by default as many as it has cores.
+        Threads of each rank, by default as many as the rank has cores.
     timeout : float, optional
-        Seconds that the other ranks may keep the master waiting, in a meeting or
-        after it has done its own share of a command; by default they may take for
-        ever. A rank that takes longer raises :class:`synk.RankTimeout`, which shows
-        where it is, and the ranks are killed. A call may say otherwise.
+        How many seconds the master waits for the other ranks, in a meeting or after
+        its own share of a command; by default for ever. If a rank takes longer, the
+        call raises :class:`synk.RankTimeout`, which shows where that rank is, and the
+        ranks are killed. A call may have a timeout of its own.
     on_death : {"report", "restore"}
-        Whether variables that were scattered have their values again when a rank has
-        died and the ranks come back. The copy that the master keeps for that is of what
-        :func:`synk.scatter` was given, and is dropped when a function or a collective
-        gives the variable another value.
+        With "restore", scattered variables have their values again when the ranks are
+        started again after a death. For that the master keeps a copy of the array that
+        :func:`synk.scatter` was given, until a function or a collective gives the
+        variable another value.
     restarts : int
-        How often the ranks come back by themselves after one has died. The call in
-        which it did raises :class:`synk.WorkerDied`; the next begins with what
-        :func:`synk.recover` does, and a warning that says what is lost.
+        How often synk starts the ranks again by itself after one has died. The call in
+        which it died raises :class:`synk.WorkerDied`. The next call first does what
+        :func:`synk.recover` does, and warns of lost values.
     groups : int
-        In how many groups of as many ranks each :func:`synk.groups`,
+        The number of groups, of equally many ranks, in which :func:`synk.groups`,
         :func:`synk.sweep` and :func:`synk.cross_validate` compute side by side. All
         other calls of the script are made by all ranks.
 
@@ -83,8 +83,8 @@ def fork(
     SynkError
         If a limit of this user or the machine does not allow so many processes.
     ValueError, TypeError
-        If an argument makes no sense, there are fewer GPUs than ranks, or the ranks
-        cannot be so many groups of one size.
+        If an argument makes no sense, there are fewer GPUs than ranks, or the number of
+        ranks is no multiple of `groups`.
 
     Examples
     --------
@@ -105,36 +105,37 @@ def fork(
 
 @entry
 def close() -> None:
-    """End all other ranks and lift the master's confinement to its cores.
+    """End all other ranks, and let this process use all cores again.
 
-    Done at exit too; twice is fine. Takes five seconds at the most. ``synk.fork()``
-    works again afterwards, with functions and :class:`~synk.Data` made before.
+    This takes five seconds at the most, and is done at exit, too. A second call does
+    nothing. ``synk.fork()`` works again afterwards, with functions and
+    :class:`~synk.Data` made before.
     """
     SESSION.close()
 
 
 @entry
 def recover() -> list[SharedVariable]:
-    """Start all ranks again after one has died, as the last :func:`fork` did.
+    """Start all ranks again after one has died, with the options of :func:`fork`.
 
-    Each variable that was equal on all ranks has the value from before the call that
-    failed. Of variables that the ranks held each its own value, or its part, the other
-    ranks' are lost. They count as unknown then, see :func:`synk.state`, and functions
-    that take them for equal are refused until they are given a value.
+    A variable that was equal on all ranks has the value from before the call that
+    failed. If ranks held values or rows of their own of a variable, those of the other
+    ranks are lost. The variable's state is then unknown (:func:`synk.state`), and
+    functions that need it to be equal are refused until you set it.
 
-    While no rank has died this does nothing.
+    If no rank has died, this does nothing.
 
     Returns
     -------
     list of shared variable
-        Those of which values are lost.
+        The variables that have lost values.
 
     Raises
     ------
     StateError
         If not forked.
     WorkerDied
-        If a rank dies meanwhile. It can be called again then, and also after Ctrl-C.
+        If a rank dies meanwhile. Then, and after Ctrl-C, you can call this again.
 
     Examples
     --------
@@ -179,12 +180,12 @@ def session(n: int | None = None, **options: Any) -> Iterator[int]:
 
 
 def rank() -> int:
-    """Return the rank of this process; the master, and a process alone, is 0."""
+    """Return the rank of this process: 0 in the master, and if not forked."""
     return SESSION.rank
 
 
 def size() -> int:
-    """Return the number of ranks; 1 when not forked."""
+    """Return the number of ranks: 1 if not forked."""
     return SESSION.size
 
 
@@ -194,8 +195,8 @@ def nodes() -> list[Node]:
     Returns
     -------
     list of Node
-        One, unless a launcher of MPI has started several processes of
-        ``python -m synk SCRIPT.py``.
+        One for each machine. There are several only if a launcher of MPI has started
+        several processes of ``python -m synk SCRIPT.py``.
 
     Examples
     --------
@@ -215,5 +216,5 @@ def nodes() -> list[Node]:
 
 
 def is_forked() -> bool:
-    """Tell whether :func:`fork` was called and :func:`close` was not."""
+    """Return whether :func:`fork` was called, and :func:`close` not since."""
     return SESSION.state in ("running", "broken", "worker")

@@ -1,13 +1,13 @@
-"""Sending graphs: pickled, with a number in the place of every shared variable.
+"""Pickling graphs for ranks, with a number in place of every shared variable.
 
-A graph of 5000 nodes has hundreds of Ops that are equal to one another, each with some
-ten kB of C code in it, and for every variable the lines of the script that made it,
-again and again. Both are sent once.
+A graph of 5000 nodes has hundreds of equal Ops, each with some ten kB of C code, and
+the same lines of the script as the origin of many variables. Each is sent once.
 
-What a script defines, cloudpickle sends by value: on a rank it is another class. But
-what a script has told numba and JAX of an Op before the fork, ranks know of the class
-that they have. So graphs name that one. Likewise of Ops that ``wrap_py`` has made of
-functions of the script: these read its global variables, which ranks have too.
+cloudpickle sends a class that a script defines by value, so a rank gets another class.
+But the script may have registered an Op's class with numba or JAX before the fork, and
+ranks have inherited that for the class that they were forked with. So a graph refers to
+that class by a number. It likewise refers to Ops that ``wrap_py`` has made of functions
+of the script, which read the script's global variables.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ from ..signals import without_collection
 class VariableNumbers:
     """The master's numbers of shared variables; they live as long as the variables."""
 
-    # Of all sessions: what is said of a variable that a former session numbered, its
-    # end for one, must not be taken for another's.
+    # One counter for all sessions: a notice that a variable of a former session is gone
+    # must not fit another variable.
     _next = itertools.count()
 
     def __init__(self) -> None:
@@ -50,32 +50,35 @@ class VariableNumbers:
         return self._numbers[variable]
 
     def by_value(self) -> dict[int, int]:
-        """Return, by the id of its container, the number of a variable that has it."""
+        """Return the number of each variable, by the id of the variable's container."""
         return {id(var.container): n for var, n in self._numbers.items()}
 
     def add(self, variable: SharedVariable) -> int:
-        """Give a variable its number."""
+        """Give a variable a new number, and return it."""
         number = self._numbers[variable] = next(self._next)
         return number
 
     def drop(self, variable: SharedVariable) -> None:
-        """Take back the number of a variable, if it has one."""
+        """Forget the number of a variable, if it has one."""
         self._numbers.pop(variable, None)
 
 
-# -- what ranks were forked with
+# -- classes and Ops that ranks inherit from the script
 
 _forked_classes: dict[type, int] = {}
-"""The script's classes of Ops that there were when the zygote was forked, by which
-ranks have inherited this; with their numbers."""
+"""The script's classes of Ops when the zygote was forked, with numbers. Ranks have
+inherited this table."""
 
 _forked_ops: list[FromFunctionOp] = []
-"""Likewise, Ops of functions that the script has a global name for."""
+"""The Ops, made of functions, that were global names of the script at that time."""
 
 
 def note_classes(are_forked: bool) -> None:
-    """Take note of what the ranks will have; before they are forked."""
-    # A new interpreter has none of it, and is sent all by value.
+    """Fill the tables of classes and Ops, before the zygote is forked.
+
+    A zygote that is a new interpreter (not `are_forked`) inherits nothing, so the
+    tables are empty, and all is sent by value.
+    """
     _forked_classes.clear()
     _forked_ops.clear()
     if not are_forked:
@@ -91,7 +94,7 @@ def note_classes(are_forked: bool) -> None:
 
 
 def is_by_value(cls: type) -> bool:
-    """Tell whether cloudpickle sends a class by value."""
+    """Return whether cloudpickle sends a class by value."""
     return cls.__module__ == "__main__" or "<locals>" in cls.__qualname__
 
 
@@ -107,8 +110,8 @@ def _forked_class(number: int) -> type:
 
 
 class _GraphPickler(cloudpickle.Pickler):
-    # cloudpickle sends lambdas, local classes and what is defined in __main__ by value;
-    # the ranks were forked before such a definition may have been made.
+    # cloudpickle sends lambdas, local classes and definitions of __main__ by value, as
+    # the script may have made them after ranks were forked.
     def __init__(self, file: io.BytesIO, numbers: VariableNumbers) -> None:
         super().__init__(file)
         self._numbers = numbers
@@ -117,7 +120,7 @@ class _GraphPickler(cloudpickle.Pickler):
         self._attributes: dict[type, frozenset[str] | None] = {}
 
     def reducer_override(self, obj: Any) -> Any:
-        """Say how an object is pickled; not asked of strings, lists and the like."""
+        """Return how to pickle an object; not called for strings, lists and so on."""
         if isinstance(obj, SharedVariable):
             return _shared_variable, (self._numbers[obj],)
         if isinstance(obj, Variable):
@@ -137,9 +140,9 @@ class _GraphPickler(cloudpickle.Pickler):
         return super().reducer_override(obj)
 
     def _bare(self, variable: Variable) -> Any:
-        """Return how a variable is pickled: without what a library has hung on it.
+        """Return how to pickle a variable, without attributes that a library has added.
 
-        Keras's variables have the layer that made them, with all that this has.
+        Keras's variables, for example, refer to the layer that made them.
         """
         kind = type(variable)
         if kind not in self._attributes:
@@ -150,14 +153,14 @@ class _GraphPickler(cloudpickle.Pickler):
         if own is None or vars(variable).keys() <= own:
             return super().reducer_override(variable)
         way: Any = variable.__reduce_ex__(4)
-        if len(way) < 3:  # a variable of an inner graph, which is its type and number
+        if len(way) < 3:  # an inner graph's variable, pickled by type and number
             return way
         state = {name: way[2][name] for name in way[2] if name in own}
         return (*way[:2], state, *way[3:])
 
     def _shortened(self, tag: dict[str, Any]) -> dict[str, Any]:
-        """Return the content of a tag, with every line of a script as one object."""
-        # What compilers have hung on a node is left out.
+        """Return the tag's content to pickle, each line of a script as one object."""
+        # Without the attributes that compilers have added to a node's tag.
         if not tag.keys().isdisjoint(_OF_NODES):
             tag = {name: tag[name] for name in tag if name not in _OF_NODES}
         trace = tag.get("trace")
@@ -184,7 +187,7 @@ class _GraphUnpickler(pickle.Unpickler):
 
 
 def _shared_variable(number: int) -> SharedVariable:
-    """Stand in a pickle for what finds a variable by its number."""
+    """Stand in a pickle for the look-up of a variable, which `load_graph` does."""
     raise pickle.UnpicklingError(
         f"shared variable {number} is known to load_graph alone"
     )
@@ -195,7 +198,7 @@ def _itself(op: Op) -> Op:
 
 
 def dump_graph(graph: Any, numbers: VariableNumbers) -> bytes:
-    """Pickle anything that contains graphs; their shared variables have numbers."""
+    """Pickle an object that contains graphs, whose shared variables have `numbers`."""
     file = io.BytesIO()
     with without_collection():
         _GraphPickler(file, numbers).dump(graph)
@@ -203,46 +206,46 @@ def dump_graph(graph: Any, numbers: VariableNumbers) -> bytes:
 
 
 def load_graph(data: bytes, variables: Mapping[int, SharedVariable]) -> Any:
-    """Undo `dump_graph` with a rank's own variables."""
+    """Unpickle data of `dump_graph`, with a rank's own `variables` by number."""
     with without_collection():
         return _GraphUnpickler(io.BytesIO(data), variables).load()
 
 
-# -- Ops as the script has made them: without what compilers have hung on them
+# -- Ops without the attributes that compilers have added
 #
-# An Op that PyTensor has compiled once may keep what came of it: a ufunc for Python
-# mode, or the function of the graph within it. Pickle refuses the one, and would have
-# ranks compile the other a second time. They make their own. The attributes are
-# PyTensor's, of 2.38 to 3.3; ``test_given`` finds it out if others come.
+# PyTensor keeps in an Op what it has compiled: a ufunc for Python mode, which pickle
+# refuses, or the function of an inner graph, which ranks would compile when they
+# unpickle it, and once more. Ranks make their own. The attributes are PyTensor's, of
+# 2.38 to 3.3; ``test_given`` fails if there are others.
 
 _REMOVED = ("_ufunc",)
-"""What Ops are asked of by ``hasattr``."""
+"""Attributes to leave out: PyTensor tests for them by ``hasattr``."""
 
 _UNMADE: dict[str, Any] = {
     **dict.fromkeys(("_fn", "_fn_wrapped", "_rop_op_cache")),
     **dict.fromkeys(("_frozen_lop", "_frozen_rop")),
     "_lop_op_cache": {},
 }
-"""What Ops have until something is made. Gradients of an inner graph, which PyTensor
-makes for `grad` or to compare Ops, may hold an Op that applies the one that they are
-of: who reads such a cycle meets an Op that is not there yet."""
+"""Attributes to reset, with their first values. Gradients of an inner graph, which
+PyTensor makes for `grad` or to compare Ops, may hold an Op that applies this very Op.
+To unpickle such a cycle would need an Op that is not made yet."""
 
 _OF_NODES = ("ufunc", "gufunc")
-"""What a node's tag is given."""
+"""Attributes that compilers add to a node's tag."""
 
 
 def _reduced(op: Op) -> tuple | None:
-    """Return how an Op is pickled, if that is not its own way."""
-    # Ops that ``wrap_py`` makes of functions would be named by their module. Ranks may
-    # not find them there: a function within another one is not in it, and the script
-    # may have been forked before it came to the line. These are sent by value.
+    """Return how to pickle an Op; None for the Op's own way."""
+    # PyTensor pickles an Op that ``wrap_py`` has made of a function by module and name.
+    # Ranks may not find it by that: a function may be local to another, or the script
+    # may have been forked before the line that defines it. So it is sent by value.
     if isinstance(op, FromFunctionOp):
         for number, known in enumerate(_forked_ops):
             if known is op:
                 return _forked_op, (number,)
-        with contextlib.suppress(Exception):  # PyTensor has not found it
+        with contextlib.suppress(Exception):  # PyTensor does not find its name
             _, (module, name) = op.__reduce__()
-            # A rank that imports the module has it.
+            # A rank that imports the module has the Op.
             if module != "__main__" and module in sys.modules and name:
                 return None
         return copyreg.__newobj__, (type(op),), dict(vars(op))  # type: ignore[attr-defined]

@@ -1,8 +1,8 @@
-"""Groups of ranks, each of which has a process that the script forks for its leader.
+"""Groups of ranks. Each group has a *leader*, a process that is forked from the script.
 
-A process that is forked from the script has its functions, and its `synk.Data`, which
-lie in memory once, and may fork ranks of its own. So a group is the session of such a
-process on its share of the cores. A rank that dies breaks that session alone.
+The leader inherits the script's functions, and shares its `synk.Data`. It forks ranks
+of its own on the group's share of the cores: a group is a session whose master is the
+leader. If a rank dies, only that session is broken.
 """
 
 from __future__ import annotations
@@ -37,23 +37,23 @@ from .graphs import is_by_value
 from .session import SESSION
 
 RESTARTS = 1000
-"""How often the ranks of a group come back: a rank that dies ends no other's work."""
+"""How often a group's ranks are started again after deaths."""
 
 _FORK = multiprocessing.get_context("fork")
 
-OF_SCRIPT: list[type] = [SharedVariable]
-"""What is not pickled for a leader, which has it from the fork. Modules that define
-other kinds add them. (Nor are the script's classes, either way.)"""
+INHERITED: list[type] = [SharedVariable]
+"""Classes whose objects are not pickled for a leader, which has inherited them. Modules
+that define such classes add them. (Classes of the script are not pickled either.)"""
 
 _FORKING = threading.Lock()
 _ENDS: set[Connection] = set()
-"""The script's ends of all leaders' connections. A connection ends when its last copy
-is closed, and a fork copies the ends of leaders before: if a leader kept these, those
-would not see that the script has closed them. So leaders are forked one at a time."""
+"""The script's ends of all leaders' connections. A fork copies the ends of earlier
+leaders. A leader must close its copies, as a connection ends only when all copies of
+the script's end are closed. So leaders are forked one at a time."""
 
 
 def why_no_groups() -> str | None:
-    """Return why there can be no groups in place of the ranks, or None."""
+    """Return why groups cannot take the place of the ranks, or None if they can."""
     if multiprocessing.current_process().daemon:
         return "this process leads a group itself"
     if SESSION.nodes > 1:
@@ -70,35 +70,35 @@ def check_can_be_groups() -> None:
 
 
 class RankGroups:
-    """Groups, of so many ranks each, on the cores of the ranks that there are."""
+    """`number` groups of `ranks` ranks each, on the cores of the session's ranks."""
 
     def __init__(self, number: int, ranks: int) -> None:
-        self.is_led = False  # whether this process is the leader of one
+        self.is_leader = False  # whether this process is the leader of a group
         cores = SESSION.cores
         self._cores = [affinity.share(cores, i, number) for i in range(number)]
         self._ranks, self._timeout = ranks, SESSION.asked.timeout
         place = SESSION.asked.places[0]
         is_told = place.threads != len(place.cores)
         self._threads = place.threads if is_told else None
-        # The leader of a group has a lock on its byte, which ends with the process.
+        # A leader locks the byte of its group; the lock goes with the process.
         self._leaders = new_memory("leaders-of-groups")
 
     def __len__(self) -> int:
         return len(self._cores)
 
     def lead(self, group: int | None = None) -> None:
-        """Be the leader of a group in a process forked from the script.
+        """Make this process, forked from the script, the leader of `group`.
 
-        If none is named, it is one that has no leader; if all have one, this waits for
-        the end of one.
+        None is for a group that has no leader. If all have one, this waits until the
+        leader of group 0 has ended.
         """
         cores = self._cores[self._free() if group is None else group]
         if affinity.why_not_pinned() is None:
             os.sched_setaffinity(0, cores)
-        # Ranks that die come back with the next call.
+        # The next call starts ranks that have died again.
         how = self._threads, self._timeout, "report", RESTARTS
         SESSION.fork(self._ranks, "cpu", *how)
-        self.is_led = True
+        self.is_leader = True
 
     def _free(self) -> int:
         for number in range(len(self)):
@@ -111,7 +111,7 @@ class RankGroups:
 
 
 class Leader:
-    """A process that leads a group, and calls `work` for threads of the script."""
+    """A group's leader, as the script has it; to call it has the leader call `work`."""
 
     def __init__(
         self,
@@ -121,7 +121,7 @@ class Leader:
         group: int | None = None,
     ) -> None:
         self._calls, self._turn = itertools.count(), threading.Lock()
-        self._known = known  # from before the fork; see `_by_address`
+        self._known = known  # made before the fork; see `_by_address`
         with _FORKING, forking_quietly():
             self._script, there = _FORK.Pipe()
             _ENDS.add(self._script)
@@ -140,10 +140,10 @@ class Leader:
         with self._turn:
             call = next(self._calls)
             try:
-                told = _pickled((call, args), self._known, OF_SCRIPT)
-                self._script.send_bytes(told)
+                sent = _pickled((call, args), self._known, INHERITED)
+                self._script.send_bytes(sent)
                 answered = -1
-                while answered != call:  # an interrupt may have left another's answer
+                while answered != call:  # an interrupted call's answer may come first
                     said = self._script.recv_bytes()
                     answered, found = _Unpickler(said, self._known).load()
             except (EOFError, OSError) as error:
@@ -153,21 +153,24 @@ class Leader:
         return found
 
     def kill(self) -> None:
-        """End the leader, whatever it computes, and its ranks."""
+        """Kill the leader, and so its ranks, even if it is computing."""
         self._process.kill()
 
     def close(self) -> None:
-        """End the leader as soon as it has computed, and its ranks."""
+        """End the leader and its ranks when it has finished its present call."""
         self._script.close()
         _ENDS.discard(self._script)
         self._process.join()
 
 
 def _by_address() -> WeakValueDictionary[int, Any]:
-    """Return what leaders have from the fork; they have a copy of this table, too."""
-    kinds, found = tuple(OF_SCRIPT), WeakValueDictionary[int, Any]()
+    """Return the script's classes and the objects of `INHERITED`, by their addresses.
+
+    Leaders inherit these, and this table.
+    """
+    kinds, found = tuple(INHERITED), WeakValueDictionary[int, Any]()
     for each in gc.get_objects():
-        # By `type`: to ask a proxy for its class is to ask what it stands for.
+        # By `type`, as a proxy's ``__class__`` is that of the object it stands for.
         is_class = issubclass(type(each), type) and is_by_value(each)
         if is_class or issubclass(type(each), kinds):
             found[id(each)] = each
@@ -175,9 +178,9 @@ def _by_address() -> WeakValueDictionary[int, Any]:
 
 
 class _Pickler(cloudpickle.Pickler):
-    """Pickles for a leader or for its script, and refers to what both have.
+    """Pickles for a leader or its script; objects that both have go by their address.
 
-    `kinds` are those of which all must be known.
+    An object of the classes `kinds` must be one of these.
     """
 
     def __init__(
@@ -187,7 +190,7 @@ class _Pickler(cloudpickle.Pickler):
         self._known, self._kinds = known, tuple(kinds)
 
     def persistent_id(self, obj: Any) -> int | None:
-        """Return the address of what the other process has, too."""
+        """Return the address of an object that the other process has, else None."""
         is_needed = issubclass(type(obj), self._kinds)
         if not is_needed and not issubclass(type(obj), type):
             return None
@@ -210,14 +213,14 @@ def _pickled(
 
 
 class _Unpickler(by_value.Unpickler):
-    """Finds what `_Pickler` refers to."""
+    """Unpickles data of `_Pickler`, with this process's objects of the table."""
 
     def __init__(self, value: bytes, known: WeakValueDictionary[int, Any]) -> None:
         super().__init__(BytesIO(value))
         self._known = known
 
     def persistent_load(self, pid: int) -> Any:
-        """Return what stands at an address."""
+        """Return the object of an address."""
         return self._known[pid]
 
 
@@ -228,9 +231,9 @@ def _lead(
     script: Connection,
     known: WeakValueDictionary[int, Any],
 ) -> None:
-    """Compute what threads of the script ask for, until it closes the connection."""
+    """Run a leader's process: calls of the script, until it closes the connection."""
     forget_handlers()
-    _FORKING.release()  # which the script holds while it forks
+    _FORKING.release()  # a copy of the lock that the script holds while it forks
     for end in _ENDS:
         end.close()
     groups.lead(group)
@@ -249,7 +252,7 @@ def _lead(
 
 
 class Leaders:
-    """A leader for each group, of which any that is free computes."""
+    """A leader for each group; a call goes to any leader that is free."""
 
     def __init__(self, groups: RankGroups, work: Callable[..., Any]) -> None:
         self._free: SimpleQueue[Leader] = SimpleQueue()
@@ -264,7 +267,7 @@ class Leaders:
             raise
 
     def __call__(self, *args: Any) -> Any:
-        """Have a leader that is free compute; wait until one is."""
+        """Wait for a free leader, and have it call `work`."""
         leader = self._free.get()
         try:
             return leader(*args)
@@ -278,12 +281,12 @@ class Leaders:
         self.close()
 
     def kill(self) -> None:
-        """End the leaders, whatever they compute, and their ranks."""
+        """Kill the leaders, and so their ranks, even if they are computing."""
         for leader in self._all:
             leader.kill()
 
     def close(self) -> None:
-        """End the leaders as soon as they have computed, and their ranks."""
+        """End the leaders and their ranks when they have finished their calls."""
         for leader in self._all:
             leader.close()
         self._all.clear()
@@ -292,19 +295,20 @@ class Leaders:
 class Group:
     """Some of the ranks, as :func:`synk.groups` returns them.
 
-    A group computes for one caller at a time, and groups for different threads of the
-    script side by side. The process that leads it is forked from the script, and forks
-    as many ranks as the group has. So it begins with the script's functions and the
-    present values of its variables, and shares its :class:`~synk.Data`. What is called
-    there makes calls by these ranks alone. Variables that it changes are the group's,
-    and are gone with the leader.
+    A group computes for one caller at a time. Different groups compute side by side for
+    different threads of the script. A group's *leader* is a process forked from the
+    script, which forks the group's ranks. It begins with the script's functions and
+    with the present values of the script's variables, and shares the script's
+    :class:`~synk.Data`. Functions that are called in the leader are computed by the
+    group's ranks alone. Changes of variables there do not reach the script, and are
+    gone with the leader.
 
     Attributes
     ----------
     number : int
-        Which group it is, from 0 on.
+        The group's number, from 0 on.
     ranks : range
-        Those of the session in whose place it computes, on their cores.
+        The ranks of the session on whose cores the group computes.
     """
 
     def __init__(self, number: int, ranks: range, of: RankGroups) -> None:
@@ -318,28 +322,28 @@ class Group:
 
     @entry
     def run(self, work: Callable[..., Any], *args: Any) -> Any:
-        """Call a function once, in a leader of its own.
+        """Call ``work(*args)`` once, in a new leader.
 
         Parameters
         ----------
         work : callable
-            A :class:`synk.Function`, or a function that makes and calls some. It is
-            not pickled.
+            A :class:`synk.Function`, or a function that calls some. It is not pickled.
         *args
-            Arguments for it, which are pickled.
+            Arguments of `work`, which are pickled.
 
         Returns
         -------
         object
-            What it has returned, pickled.
+            The return value of `work`, which is pickled, too.
 
         Raises
         ------
         StateError
-            If ranks cannot go in groups: within a group, on GPUs, or in a process that
-            has computed by JAX; or if the session was closed.
+            If there can be no groups: within a group, on GPUs, or in a process that
+            has computed with JAX; or if the session was closed.
         WorkerDied
-            If a rank of the group dies. Others go on, and the next call has new ranks.
+            If a rank of the group dies. Other groups go on. The next call has new
+            ranks.
         SynkError
             If the leader dies.
 
@@ -355,7 +359,7 @@ class Group:
 
     @contextlib.contextmanager
     def leader(self, work: Callable[..., Any]) -> Iterator[Callable[..., Any]]:
-        """Have a leader in a ``with`` block, for many calls of a function.
+        """Keep one leader in a ``with`` block, for many calls of a function.
 
         Parameters
         ----------
@@ -365,8 +369,8 @@ class Group:
         Yields
         ------
         callable
-            Has the leader call `work` with what it is given. Variables keep from call
-            to call what it makes of them. Several threads may call it, in turn.
+            Has the leader call `work` with the given arguments. Variables keep their
+            values from call to call. Several threads may call this; calls take turns.
 
         Raises
         ------
@@ -382,19 +386,19 @@ class Group:
             try:
                 yield made
             except BaseException:
-                made.kill()  # it may compute for as long as it likes
+                made.kill()  # `close` would wait for the end of its call
                 raise
             finally:
                 made.close()
 
 
 def groups() -> tuple[Group, ...]:
-    """Return the groups of ranks that :func:`synk.fork` was asked for.
+    """Return the groups of the session's ranks.
 
     Returns
     -------
     tuple of Group
-        One of all ranks, unless ``fork`` or ``session`` was given ``groups=``.
+        As many as `groups` of :func:`synk.fork`; by default one of all ranks.
 
     Raises
     ------
@@ -410,7 +414,7 @@ def groups() -> tuple[Group, ...]:
     """
     SESSION.enter()
     pool, number = SESSION.pool, SESSION.asked.groups
-    with _FORKING:  # of several threads one makes them
+    with _FORKING:  # one thread makes the groups
         if not pool.groups:
             each = pool.size // number
             of = RankGroups(number, each)
@@ -422,11 +426,11 @@ def groups() -> tuple[Group, ...]:
 def side_by_side(
     groups: int | None, work: Callable[[int], Any], tasks: int
 ) -> Iterator[Any]:
-    """Yield what some tasks return, in their order."""
-    # `work` is called with their numbers, from 0 on, in processes that are forked from
-    # the script here, each with one of so many groups of the ranks; or, if that is
-    # None and there are none, for one after the other by all ranks. Raises StateError
-    # if ranks cannot go in groups, and TypeError or ValueError if not in so many.
+    """Yield the results of ``work(0)`` to ``work(tasks - 1)``, in this order."""
+    # Leaders, forked here, call `work`, each with one of `groups` groups of ranks. None
+    # is for the session's groups; if it has just one, the script calls `work` itself,
+    # by all ranks. Raises StateError if there can be no groups, and TypeError or
+    # ValueError if not `groups` many.
     SESSION.enter()
     if groups is None and SESSION.asked.groups == 1:
         yield from map(work, range(tasks))

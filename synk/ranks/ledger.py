@@ -1,10 +1,10 @@
-"""The ledger of state: what the ranks hold of each shared variable, and since when.
+"""The ledger: how the ranks hold each shared variable, and since when.
 
-The master's shared variables are the script's, and those of the other ranks replicas.
-Mostly all ranks have one value. What makes them differ is a command of the master's, a
-function or a collective, which notes here what it has made of each variable. Before a
-function or a collective reads a variable, the ledger tells whether the script has given
-it another value meanwhile, which all ranks are to get then.
+The master has the script's shared variables, and the other ranks have replicas. Usually
+all ranks have one value. Only a command of the master, for a function or a collective,
+makes them differ, and notes that here. Before a function or a collective reads a
+variable, the ledger shows whether the script has set it meanwhile; then the master
+sends its value to all ranks.
 """
 
 from __future__ import annotations
@@ -24,15 +24,16 @@ Kind: TypeAlias = Literal["replicated", "local", "sharded", "unknown"]
 
 @dataclass(frozen=True)
 class Holding:
-    """What the ranks hold of a shared variable, and `since` when."""
+    """How the ranks hold a shared variable."""
 
-    # The same value on all ranks; a value of each rank's own; the rows of a whole that
-    # was scattered; or what nothing is known of.
+    # "replicated": the same value on all ranks; "local": a value of each rank's own;
+    # "sharded": each rank has some rows of a whole; or "unknown".
     kind: Kind
-    since: str
-    # From how many rows each rank's own value was computed; how many its part has.
+    since: str  # the reason, for messages
+    # By rank. Local: the number of rows from which the value was computed, if known.
+    # Sharded: the number of rows that the rank has.
     rows: tuple[int, ...] | None = None
-    # Replicated, as a function reduces what was written for a rank's own rows.
+    # Whether it is replicated because synk placed a reduction in a function's update.
     made_whole: bool = False
 
     def __str__(self) -> str:
@@ -45,66 +46,66 @@ class Holding:
         return f"{what}, since {self.since}"
 
 
-OF_SCRIPT = Holding("replicated", "it was set in the script")
+SET_BY_SCRIPT = Holding("replicated", "it was set in the script")
 REPLICATED = Holding("replicated", "the ranks were given its value")
 
 
 class LedgerEntry:
-    """One variable in the ledger, or several that share one value."""
+    """The entry of a storage: of one variable, or of several that share one value."""
 
     def __init__(self, variable: SharedVariable) -> None:
         self.storage = variable.container.storage
         self.holding = REPLICATED
-        # What was scattered, all of its rows, as long as the ranks have just that, and
-        # if it is to come back after a death.
+        # With ``on_death="restore"``: a copy of the scattered array with all its rows,
+        # as long as the ranks hold just these.
         self.kept: np.ndarray | None = None
-        # How often the ranks got what the script had set, and how many bytes each.
+        # How often the ranks got a value that the script had set; bytes to each rank.
         self.times_brought = self.bytes_brought = 0
-        # How often a plain function may have written to the value's array.
+        # How often a function of PyTensor may have written into the value's array.
         self.times_written = 0
-        # The value that the ranks know, or NOTHING if it was written over. The ledger
-        # holds it, so that no other object can come to have its identity.
-        self.seen: Any = self.storage[0]
+        # The value that the ranks know, or NOTHING if it was overwritten in place. The
+        # entry keeps it alive, so that no new object can have the same identity.
+        self.known: Any = self.storage[0]
 
-    def see(self) -> None:
-        """Take the value that the variable has now for what the ranks know."""
-        self.seen = self.storage[0]
+    def mark_known(self) -> None:
+        """Note that the ranks know the variable's present value."""
+        self.known = self.storage[0]
 
-    def unsee(self) -> None:
-        """Take the value for another one than the ranks know."""
-        self.seen = NOTHING
+    def mark_unknown(self) -> None:
+        """Note that the ranks do not know the variable's present value."""
+        self.known = NOTHING
 
     @property
     def is_set(self) -> bool:
-        """Whether the script has given the variable another value since."""
-        return self.storage[0] is not self.seen
+        """Whether the script has set the variable to a value that ranks do not know."""
+        return self.storage[0] is not self.known
 
 
 NOTHING = object()
 
 
-def set_among(entries: Iterable[LedgerEntry]) -> list[LedgerEntry]:
-    """Return the variables that the script has given another value; in every call."""
-    return [entry for entry in entries if entry.storage[0] is not entry.seen]
+def set_by_script(entries: Iterable[LedgerEntry]) -> list[LedgerEntry]:
+    """Return the entries whose value the script has set. Every call asks this."""
+    return [entry for entry in entries if entry.storage[0] is not entry.known]
 
 
-def see_converted(entries: Iterable[LedgerEntry]) -> None:
-    """Take values for what the ranks know that an engine has brought into its form."""
+def mark_converted(entries: Iterable[LedgerEntry]) -> None:
+    """Note that ranks know values which an engine has converted to its own arrays."""
     for entry in entries:
-        value, seen = entry.storage[0], entry.seen
-        if value is not seen and type(value) is not type(seen):
-            entry.seen = value
+        value, known = entry.storage[0], entry.known
+        if value is not known and type(value) is not type(known):
+            entry.known = value
 
 
 class Ledger:
-    """What the ranks of one session hold."""
+    """The entries of one session's variables, and the launch that changes them."""
 
     def __init__(self) -> None:
-        self.version = 0  # another one whenever some variable is held in another way
-        # What is being made, see `undoing`. It is there until it is made, or undone:
-        # who finds it in a later call finds one that an interrupt has cut short.
+        self.version = 0  # counts up whenever a variable is held in another way
+        # The present `undoing.Launch`, until it is complete or undone. If a later call
+        # finds one here, an interrupt has cut that launch short.
         self.launch: Any = None
-        # What was noted before it of what it has changed.
+        # Holding and copy of each entry that the launch has changed, from before it.
         self.former: list[tuple[LedgerEntry, Holding, np.ndarray | None]] = []
         self._entries: weakref.WeakKeyDictionary[Any, LedgerEntry]
         self._entries = weakref.WeakKeyDictionary()
@@ -114,15 +115,15 @@ class Ledger:
         plain_functions.tell(self._set_in_place, self.moved)
 
     def close(self) -> None:
-        """Leave plain functions as PyTensor has them."""
+        """Stop watching PyTensor's own functions."""
         plain_functions.tell_no_more(self._set_in_place)
 
     def variables(self) -> list[SharedVariable]:
-        """Return the variables that have entries, and are there still."""
+        """Return the variables that have entries and were not dropped by the script."""
         return list(self._variables)
 
     def entries(self, variables: Iterable[SharedVariable]) -> list[LedgerEntry]:
-        """Return variables' entries; new ones say that all ranks have their values."""
+        """Return variables' entries; a new entry says that the value is replicated."""
         found: list[LedgerEntry] = []
         for var in variables:
             self._variables.add(var)
@@ -134,50 +135,50 @@ class Ledger:
         return found
 
     def of(self, variable: SharedVariable) -> Holding:
-        """Return what the ranks hold of a variable, or are about to be given."""
+        """Return how ranks hold a variable, or will if the script has set it since."""
         (entry,) = self.entries([variable])
-        return OF_SCRIPT if entry.is_set else entry.holding
+        return SET_BY_SCRIPT if entry.is_set else entry.holding
 
     def note(self, variables: Iterable[SharedVariable], holding: Holding) -> None:
-        """Take note that the ranks hold variables in a new way, or another value."""
+        """Note that the ranks hold new values of `variables`, and how."""
         for entry in self.entries(variables):
             self.note_entry(entry, holding)
 
     def note_entry(self, entry: LedgerEntry, holding: Holding) -> None:
-        """Take note of it by the entry."""
+        """Note that the ranks hold a new value of an entry's variable, and how."""
         former = entry.holding
-        # First: an interrupt may come between the two, and `take_back` is to find it.
+        # First, so that `take_back` finds it if an interrupt comes after this line.
         self.former.append((entry, former, entry.kept))
         entry.holding, entry.kept = holding, None
         if (former.kind, former.rows) != (holding.kind, holding.rows):
-            self.version += 1  # functions look at their variables again
-        entry.see()
+            self.version += 1  # so functions check their variables again
+        entry.mark_known()
 
     def keep(
         self, variables: Iterable[SharedVariable], wholes: Iterable[np.ndarray]
     ) -> None:
-        """Keep copies of what was scattered, until something else becomes of it."""
+        """Keep copies of scattered arrays, to restore them after a death."""
         for entry, whole in zip(self.entries(variables), wholes, strict=True):
             entry.kept = np.array(whole, entry.storage[0].dtype)
 
-    # -- launches, of which everything is noted or nothing
+    # -- launches, which are noted as a whole or not at all
 
     def take_back(self) -> None:
-        """Take back what was noted in the launch."""
+        """Restore the entries that the launch has changed."""
         for entry, holding, kept in reversed(self.former):
             entry.holding, entry.kept = holding, kept
             self.version += 1
 
     def settle(self) -> None:
-        """Undo a launch that an interrupt kept from doing so itself."""
-        # That is one which comes as Python enters `Launch.__exit__`, or each time that
-        # the launch is being undone.
+        """Undo the launch that an interrupt has cut short, if there is one."""
+        # That interrupt came as Python entered `Launch.__exit__`, or again and again
+        # while the launch was being undone.
         launch = self.launch
         if launch is None:
             return
         launch.check_abandoned()
-        # What the script has set since the interrupt is not the launch's, and stays:
-        # to undo that puts back what there was before, so it is set once more.
+        # Values that the script has set since the interrupt must stay. The undoing
+        # restores the values from before the launch, so they are set once more.
         since = [
             (entry, entry.storage[0])
             for entry in list(self._entries.values())
@@ -188,33 +189,33 @@ class Ledger:
         finally:
             for entry, value in since:
                 entry.storage[0] = value
-                entry.unsee()
+                entry.mark_unknown()
 
     # -- values
 
     def bring(self, variables: Iterable[SharedVariable]) -> None:
-        """Take note that the ranks are given what the script has set."""
+        """Note that the ranks get the values that the script has set."""
         for entry in self.entries(variables):
-            self.note_entry(entry, OF_SCRIPT)
+            self.note_entry(entry, SET_BY_SCRIPT)
             entry.times_brought += 1
             entry.bytes_brought += getattr(entry.storage[0], "nbytes", 0)
 
-    def see(self, variables: Iterable[SharedVariable]) -> None:
-        """Take note that the master's values are what the ranks know of."""
+    def mark_known(self, variables: Iterable[SharedVariable]) -> None:
+        """Note that the ranks know the present values of `variables`."""
         for entry in self.entries(variables):
-            entry.see()
+            entry.mark_known()
 
     def moved(self, values: Iterable[tuple[Any, Any]]) -> None:
-        """Take note that values, (old, new) arrays, were copied to elsewhere."""
+        """Note that values were copied to other arrays, as pairs (old, new)."""
         for entry in list(self._entries.values()):
             for old, new in values:
-                if entry.seen is old and entry.storage[0] is new:
-                    entry.see()
+                if entry.known is old and entry.storage[0] is new:
+                    entry.mark_known()
 
     def _set_in_place(self, storage: list[Any]) -> None:
-        """Take note that a plain function may have written to a variable's array."""
+        """Note that PyTensor's function may have written into a variable's array."""
         entry = self._by_storage.get(id(storage))
-        # Another list may have the number of one that is gone.
+        # A new list may have the id of one that is gone.
         if entry is not None and entry.storage is storage:
             entry.times_written += 1
-            entry.unsee()
+            entry.mark_unknown()

@@ -1,4 +1,4 @@
-"""The lifetime of a session: what starts it, brings it back and ends it, and its state.
+"""A session's state, and how it is started, started again after a death, and ended.
 
 ::
 
@@ -10,9 +10,10 @@
 
     in a child that the user's script forks meanwhile: running or broken --> child
 
-Ranks are forked from a zygote (`workers.zygote_source`) and told what they need to know
-(`starting`). A signal handler of the script may call `fork`, `close` or a function at
-any line here, and another thread may; every step can be undone from where it got to.
+Ranks are forked from a zygote (`workers.zygote_source`), and get a `RankStart`
+(`starting`). A signal handler of the script, or another thread, may call `fork`,
+`close` or a function at any line of this file. Every step can be undone from where it
+stopped.
 """
 
 from __future__ import annotations
@@ -52,26 +53,27 @@ from .starting import (
     ScriptSeeds,
     SessionOptions,
     Surroundings,
-    check_asked,
     check_can_fork,
+    check_options,
     warn_of_copies,
 )
 
 
 class Lifetime:
-    """State of this process: which rank it is, of how many, and how to reach them."""
+    """A process's session: its state and options, and its `Pool` of ranks."""
 
-    asked: SessionOptions  # of `synk.fork`, on this node
+    asked: SessionOptions  # the options of `synk.fork`, for this node
 
     def __init__(self) -> None:
-        # "unforked", "running", "broken", "closed", "worker" or "child"; see above.
+        # "unforked", "running", "broken", "closed", "worker" or "child": see the
+        # docstring of this file. "worker" is a rank other than the master.
         self.state = "unforked"
         self._pool: Pool | None = None
-        self.death: WorkerDied | None = None  # while broken: which rank has died
+        self.death: WorkerDied | None = None  # while "broken": why
         self._zygotes = ZygoteSource(self.be_rank, "synk.ranks.session")
-        self._restarts_left = self._comebacks = 0
+        self._restarts_left = self._recoveries = 0
         self._pools = ThreadPools()
-        self._in_command: int = False  # the thread that runs one
+        self._in_command: int = False  # the id of the thread that runs a command
         self._forking = threading.RLock()
         self._is_starting = self._close_is_due = False
         self.cluster: Any = None  # a Cluster, in the master of one of several nodes
@@ -79,9 +81,9 @@ class Lifetime:
 
     @property
     def pool(self) -> Pool:
-        """What there is from fork to close; another object after each fork.
+        """The ranks of the present fork, as this process has them.
 
-        Raises StateError if there is none: a signal handler of the script may close
+        Raises StateError if there are none, as a signal handler of the script may close
         synk at any point of a call.
         """
         if self._pool is None:
@@ -89,15 +91,15 @@ class Lifetime:
         return self._pool
 
     def is_of(self, made_for: Callable[[], Pool | None]) -> bool:
-        """Tell whether what was made for a pool was made for the present one."""
+        """Return whether `made_for`, a reference to a `Pool`, is to the present one."""
         return self._pool is not None and made_for() is self._pool
 
-    # A signal handler may close synk between any two lines, and another thread: so who
-    # asks `_pool` for more than one thing keeps it in a local variable.
+    # A signal handler or another thread may close synk between any two lines. So code
+    # that reads more than one attribute of `_pool` keeps it in a local variable.
 
     @property
     def rank(self) -> int:
-        """That of this process; 0 unless forked."""
+        """The rank of this process; 0 unless forked."""
         pool = self._pool
         return 0 if pool is None else pool.rank
 
@@ -109,13 +111,13 @@ class Lifetime:
 
     @property
     def threads(self) -> int | None:
-        """How many threads this process computes with now; None unless forked."""
+        """The number of threads that this process computes with; None unless forked."""
         context = None if self._pool is None else self._pool.context
         return None if context is None else context.confinement.threads
 
     @property
     def context(self) -> RankContext:
-        """What this process has as a rank; from fork to close."""
+        """The context of this process as a rank. Raises StateError unless forked."""
         pool = self._pool
         if pool is None or pool.context is None:
             raise StateError(CLOSED)
@@ -123,17 +125,17 @@ class Lifetime:
 
     @property
     def ledger(self) -> Ledger:
-        """What the ranks hold of the master's variables; see `Pool`."""
+        """The ledger of the present pool."""
         return self.pool.ledger
 
     @property
     def zygote(self) -> Zygote | None:
-        """What the ranks are forked from; None where there are no others."""
+        """The process from which ranks are forked; None if the master is alone."""
         return self._zygotes.current
 
     @property
     def cores(self) -> list[int]:
-        """Those of the ranks of this node."""
+        """The cores of this node's ranks."""
         return sorted({core for place in self.asked.places for core in place.cores})
 
     # -- starting and ending
@@ -141,28 +143,29 @@ class Lifetime:
     def fork(self, *asked: Any) -> int:
         """See `synk.fork`."""
         if self.is_inside():
-            raise StateError(self._inside)
-        with self._forking:  # of several threads one; the others find it forked
+            raise StateError(self._why_inside)
+        with self._forking:  # one thread forks; others then find it forked
             self._check_not_starting()
             check_can_fork(self.state, self.rank, self.size)
             if self.state == "closed":
-                self._end()  # what interrupts have left of it
-            self.asked, self._arguments = check_asked(*asked), asked
+                self._end()  # the rest, if an interrupt stopped it before
+            self.asked, self._arguments = check_options(*asked), asked
             if self.cluster is None:
                 warn_of_copies()
-            self._restarts_left, self._comebacks = self.asked.restarts, 0
+            self._restarts_left, self._recoveries = self.asked.restarts, 0
             try:
-                # From here on `close` by a signal handler only leaves word.
+                # From here on `close` in a signal handler only sets `_close_is_due`.
                 self._is_starting = True
                 self._start()
-                # Last: a handler that calls synk finds all there, or no session.
+                # Last, so that a handler that calls synk finds a complete session, or
+                # none.
                 self.state = "running"
                 if self.cluster is not None:
                     self.cluster.started()
                 return self.size
             except BaseException:
-                # "closed" first: if a second interrupt cuts the undoing short, the next
-                # `fork` or `close` does the rest.
+                # First, so that if a second interrupt stops `_end`, the next `fork` or
+                # `close` does the rest.
                 self.state = "closed"
                 self._end()
                 raise
@@ -176,24 +179,24 @@ class Lifetime:
             )
 
     def _start(self) -> None:
-        """Start what was asked for, in a process that has no ranks."""
+        """Start the ranks of `asked`, in a process that has none."""
         places, spin, *_ = self.asked
         self._close_is_due = False
         size = len(places)
         try:
             proc.let_ranks_in()
             control = Control(size, spin)
-            # Held by the session before anything is done that has to be undone: what
-            # fails from here on, `_end` finds by it, however far this has come.
+            # Set before anything that has to be undone: if this fails further on,
+            # `_end` finds by it how far it has come.
             self._pool = pool = Pool(self.asked, control, Records(size))
             pool.kills = OomKills()
-            pool.seeds = ScriptSeeds.of_this_process(self._comebacks)
+            pool.seeds = ScriptSeeds.of_this_process(self._recoveries)
             self._pools.cap(places[0].threads)
             if size > 1:
                 zygote = self._zygotes.take(places[0].threads, self._note_classes)
                 pool.records.note_zygote(zygote.pid)
             if self.cluster is not None:
-                # Before the ranks, which are told who they are among all nodes'.
+                # Before the ranks start, as they need their numbers among all nodes.
                 self._meet_nodes(pool)
             if control.size > 1:
                 self._start_ranks(pool)
@@ -207,20 +210,20 @@ class Lifetime:
             failed = f"{size} ranks were not forked"
             raise SynkError(not_started(failed, error.errno)) from error
         atexit.register(self.close, for_good=True)
-        # What a handler asked for while this went on: the caller undoes all of it.
+        # A handler has called `close` meanwhile. The caller undoes everything.
         if self._close_is_due:
             raise StateError("synk was closed while its ranks were started")
 
     def keep_zygote(self) -> None:
-        """Fork a zygote now, for sessions of a process that cannot be forked then."""
+        """Fork a zygote now, for sessions when this process cannot be forked."""
         self._zygotes.keep(1, self._note_classes)
 
     def _note_classes(self, is_forked: bool) -> None:
-        # Ranks of other nodes have none of the script's, before the fork or after.
+        # Ranks of other nodes inherit no class of the script.
         note_classes(is_forked and self.cluster is None)
 
     def _meet_nodes(self, pool: Pool) -> None:
-        """Learn of the other nodes, which start as many ranks as were asked for."""
+        """Have all nodes start ranks with the same arguments, and learn how many."""
         gpus = sum(place.device.is_gpu for place in self.asked.places)
         mine = Node(socket.gethostname(), pool.size, len(self.cores), gpus)
         asked = tuple(self._arguments)
@@ -233,8 +236,8 @@ class Lifetime:
     def _start_ranks(self, pool: Pool) -> None:
         zygote = self.zygote
         assert zygote is not None
-        # The ranks first, then everything that the master alone has: what is made
-        # afterwards is in no rank's memory, and threads that it starts are in none.
+        # The zygote is older than anything that the master makes from here on, so no
+        # rank has that in its memory.
         surroundings = Surroundings.of_this_process()
         where = pool.control.place, pool.records.place
         told = RankStart(self.asked, *where, surroundings, pool.seeds, pool.nodes)
@@ -243,9 +246,9 @@ class Lifetime:
             zygote.fork_rank(rank)
 
     def _open_context(self, pool: Pool) -> None:
-        """Make what every rank has; runs in its own process."""
+        """Make this process's context, in the master or in a rank."""
         local, nodes = pool.local_rank, pool.nodes
-        # In two steps: an interrupt in `open` finds the context, and closes it.
+        # In two steps, so that after an interrupt in `open` the context can be closed.
         pool.context = RankContext(
             *(pool.rank, pool.size, self.asked.places[local], self._pools),
             *(pool.control, self.watch, pool.records.recorder(local)),
@@ -254,9 +257,12 @@ class Lifetime:
         pool.context.open(pool.limit)
 
     def be_rank(self, rank: int, told: bytes, master: int) -> None:
-        """Be a rank, in a process that was just forked; `master` is a pidfd of its."""
-        # The master was about to start ranks: the lock was taken, by a thread that is
-        # not in this process, and would never be given back.
+        """Run a rank in a process that was just forked, until it is killed.
+
+        `told` is a pickled `RankStart`, and `master` a pidfd of the master.
+        """
+        # In the master the lock was held when the zygote was forked. The thread that
+        # holds it is not in this process, so the copy would never be released.
         self._forking, self._is_starting = threading.RLock(), False
         self._zygotes.forget_all()
         self._master = master
@@ -264,8 +270,8 @@ class Lifetime:
         self.asked, *where, surroundings, seeds, nodes = pickle.loads(told)
         surroundings.adopt()
         self.cluster = None
-        # What it has already, if its zygote is of this very session: the master may run
-        # by another user meanwhile, whose memory it may not open.
+        # If the zygote was forked in this session, the rank has inherited these. It may
+        # not be able to open them, if the master has changed its user since.
         known = self._pool
         if known is not None and known.control.place == where[0]:
             control, records = known.control, known.records
@@ -284,7 +290,7 @@ class Lifetime:
     def recover(self) -> list[SharedVariable]:
         """See `synk.recover`."""
         if self.is_inside():
-            raise StateError(self._inside)
+            raise StateError(self._why_inside)
         with self._forking:
             self._check_not_starting()
             if self.state == "running":
@@ -301,13 +307,13 @@ class Lifetime:
         assert death is not None
         try:
             self._is_starting = True
-            self._comebacks += 1
+            self._recoveries += 1
             self._end()
             self._start()
             if self.cluster is not None:
                 self.cluster.started()
-            # The state stays "broken" until the new ledger knows what was lost: a call
-            # in between would take variables for replicated that are not.
+            # The state stays "broken" until the new ledger has the lost variables. A
+            # call before that would take these for replicated.
             lost = deaths.carry_over(pool.ledger, death, self.ledger)
             self.state = "running"
             return lost
@@ -315,7 +321,7 @@ class Lifetime:
             try:
                 self._end()
             finally:
-                # As before, so that another attempt finds what this one did.
+                # As before, so that another attempt begins where this one did.
                 self._pool, self.death = pool, death
             raise
         finally:
@@ -324,23 +330,23 @@ class Lifetime:
                 self.close()
 
     def enter(self) -> None:
-        """Raise unless a call of the script's can begin now; bring dead ranks back."""
-        # Here nothing of the call has been sent yet, nor looked up in the ledger.
+        """Begin a call of the script: raise if it cannot run; restart dead ranks."""
+        # Nothing of the call was sent to the ranks yet, or looked up in the ledger.
         if self._restarts_left:
-            self._come_back()
+            self._restart_dead()
         self.check_running()
-        # Of a call that an interrupt kept from undoing what it had done.
+        # A former launch that an interrupt has cut short.
         if self.ledger.launch is not None:
             self.ledger.settle()
 
-    def _come_back(self) -> None:
+    def _restart_dead(self) -> None:
         if self.state == "running" and not self._in_command:
             with contextlib.suppress(WorkerDied):
                 self.watch()
         while self.state == "broken" and self._restarts_left:
             death = self.death
             assert death is not None
-            self._restarts_left -= 1  # before: an attempt that is interrupted counts
+            self._restarts_left -= 1  # first: an attempt that is interrupted counts
             try:
                 lost = self.recover()
             except WorkerDied:
@@ -350,24 +356,24 @@ class Lifetime:
                 deaths.warn_of_restart(death, lost, self._restarts_left)
 
     def close(self, for_good: bool = False) -> None:
-        """See `synk.close`; `for_good` when there will be no session any more."""
+        """See `synk.close`; `for_good` says that there will be no further session."""
         if self._is_starting:
-            # This is a signal handler of the script, or another thread. What is half
-            # made cannot be undone under the hands of who makes it: who does looks for
-            # this word at the end, and closes.
+            # This runs in a signal handler of the script, or in another thread, while
+            # `_start` or `_recover` runs. That looks at this flag at its end, and
+            # closes the session.
             self._close_is_due = True
         elif self.state in ("running", "broken", "closed"):
             self.state = "closed"
             self._end(for_good)
 
     def _end(self, for_good: bool = False) -> None:
-        """Undo `_start`, as far as it got; what an interrupt leaves, the next does."""
+        """Undo `_start`, as far as it got. After an interrupt, call this again."""
         self.death = None
         if not self._in_command and self._pool is not None:
-            with contextlib.suppress(StateError):  # this is in a launch itself
+            with contextlib.suppress(StateError):  # if this runs within the launch
                 self.ledger.settle()
-        # Whatever fails or is interrupted on the way, this process gets its cores, its
-        # threads and its descriptors back.
+        # Whatever fails or is interrupted here, this process gets its cores and threads
+        # back, and closes its descriptors.
         try:
             if self.cluster is not None:
                 self.cluster.close()
@@ -375,25 +381,25 @@ class Lifetime:
             try:
                 self._zygotes.give_back(for_good)
             finally:
-                with_signals_held_back(self._let_go)
+                with_signals_held_back(self._restore_process)
 
-    def _let_go(self) -> None:
-        """Undo what was changed in this process; signals are held back meanwhile."""
-        if not self._zygotes.keeps:  # which is to end with the process
+    def _restore_process(self) -> None:
+        """Undo the changes of this process; the caller holds signals back."""
+        if not self._zygotes.keeps:  # a kept zygote has to end with the process
             atexit.unregister(self.close)
         pool, self._pool = self._pool, None
         if pool is not None:
             pool.close()
-        self._pools.restore()  # if there was no context yet
+        self._pools.restore()  # needed if there was no context yet
 
     # -- state
 
     def check_running(self) -> None:
-        """Raise unless commands can be run now."""
+        """Raise unless the master can run a command now."""
         if self.state == "running":
             if self._in_command:
                 raise StateError(
-                    self._inside
+                    self._why_inside
                     if self.is_inside()
                     else "a synk call is running already, around this one or in another"
                     " thread: calls come one at a time"
@@ -401,11 +407,11 @@ class Lifetime:
             return
         if self.state == "broken":
             assert self.death is not None
-            raise copy.copy(self.death)  # each with a traceback of its own
-        raise StateError(_NOT_RUNNING.get(self.state) or self._inside)
+            raise copy.copy(self.death)  # so that each has a traceback of its own
+        raise StateError(_NOT_RUNNING.get(self.state) or self._why_inside)
 
     @property
-    def _inside(self) -> str:
+    def _why_inside(self) -> str:
         """Why code that a rank runs in a command cannot call synk."""
         if self.rank:
             return f"this is rank {self.rank}: only the master calls synk"
@@ -417,11 +423,11 @@ class Lifetime:
 
     @property
     def nodes(self) -> int:
-        """How many nodes the ranks are on."""
+        """The number of nodes (machines) that have ranks."""
         return 1 if self.cluster is None else max(1, len(self.cluster.nodes))
 
     def check_one_node(self, what: str) -> None:
-        """Raise StateError if there are several nodes, for what is not done on them."""
+        """Raise StateError if there are several nodes; `what` names what needs one."""
         if self.nodes > 1:
             raise StateError(
                 f"{what}: on one machine only so far, and this session has"
@@ -429,13 +435,13 @@ class Lifetime:
             )
 
     def is_inside(self) -> bool:
-        """Tell whether this is code that rank 0 runs in a command, as an Op is."""
+        """Return whether this code runs within a command of rank 0, as an Op does."""
         return self._in_command == threading.get_ident()
 
     def watch(self, patience: float = 0) -> None:
-        """Raise WorkerDied if a rank has died; wait `patience` seconds for the news."""
-        # A rank ends here if the master is gone: the zygote, which kills it then, may
-        # be stopped.
+        """Raise WorkerDied if a rank dies within `patience` seconds, in the master."""
+        # In a rank, exit if the master has ended. The zygote kills ranks then, but it
+        # may be stopped.
         zygote = self.zygote
         if self.state == "worker":
             if has_ended(self._master):
@@ -444,7 +450,7 @@ class Lifetime:
             try:
                 zygote.watch(patience)
             except WorkerDied as death:
-                # It is known before it is explained, as an interrupt may come there.
+                # `_break` comes first, as an interrupt may stop `explain`.
                 self._break(death)
                 deaths.explain(death, self.pool.records, self.pool.kills)
                 raise
@@ -452,18 +458,18 @@ class Lifetime:
             raise StateError(CLOSED)
 
     def _break(self, death: WorkerDied) -> None:
-        """Take note that the ranks cannot be used any more."""
+        """Set the state "broken": the ranks cannot be used any more."""
         if self._restarts_left:
             death.advice = (
                 "the next call starts all ranks again"
                 f" (restarts={self.asked.restarts}, {self._restarts_left} left)"
             )
         self.death = death
-        # Where ranks are being started, who starts them says what comes of it; and a
-        # session that a handler has closed stays closed.
+        # Not while ranks are being started, where `fork` or `recover` sets the state,
+        # nor in a session that a handler has closed.
         if self.state == "running":
             self.state = "broken"
-        # Ranks that live wait for the dead one: they give the command up.
+        # Living ranks that wait for the dead one stop the command.
         if self._pool is not None:
             self._pool.control.abort()
 

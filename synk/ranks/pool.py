@@ -1,8 +1,8 @@
-"""What a process has of its ranks from fork to close: one object, gone with them.
+"""The ranks of one fork, as one process has them: an object from fork to close.
 
-The master's has the way to all ranks, and what it knows of them; a rank's own less.
-What was made for the ranks of one fork, and is of no use to others, remembers their
-pool: see `Lifetime.is_of`.
+The master's pool has the channel to all ranks and the ledger; a worker's has less. An
+object that is made for the ranks of one fork keeps a reference to their pool, by which
+it finds out whether it is of use for the present ranks: see `Lifetime.is_of`.
 """
 
 from __future__ import annotations
@@ -20,48 +20,49 @@ from .starting import ScriptSeeds, SessionOptions
 
 
 def no_pool() -> None:
-    """Return what nothing was made for; in place of a reference to a pool."""
+    """Return None: in place of a reference to a pool, for objects made for none."""
 
 
 class Pool:
     """The ranks of one fork, as one process has them."""
 
-    channel: MasterChannel  # the way to the other ranks of this node
-    kills: OomKills  # what was killed for want of memory
-    seeds: ScriptSeeds  # what the script's generators began with
+    channel: MasterChannel  # to the other ranks of this node
+    kills: OomKills  # kills by the out-of-memory killer since the fork
+    seeds: ScriptSeeds  # for the ranks' global random generators
 
     def __init__(
         self, asked: SessionOptions, control: Control, records: Records
     ) -> None:
         self.control, self.records = control, records
-        # Of this process, among the ranks of all nodes and of its own.
+        # This process's rank among the ranks of all nodes, and among this node's.
         self.rank, self.size = 0, len(asked.places)
         self.local_rank = 0
-        # Where there are several: how many ranks each has, and which one this is.
+        # With several nodes: the number of ranks of each, and this node's number.
         self.nodes: tuple[list[int], int] | None = None
-        self.limit = Limit(asked.timeout)  # how long it waits for others
-        # What it has as a rank; None again when it is closed.
+        self.limit = Limit(asked.timeout)  # for waits of the master
+        # This process's context as a rank; None before it is made and after `close`.
         self.context: RankContext | None = None
-        # By which numbers ranks know its shared variables, and what they hold of these:
-        # while broken, what they held.
+        # The numbers by which ranks know the master's variables, and how they hold
+        # these, or held them before a rank died.
         self.numbers, self.ledger = VariableNumbers(), Ledger()
-        # Where arguments are copied to, for ranks to read.
+        # Memory to which the master copies arguments, for ranks to read.
         self.stage = Arena(can_shrink=not asked.places[0].device.is_gpu)
-        # What ranks may forget, sent along with the next command. The garbage collector
-        # adds to it at any line, and in any thread: so it is only appended to, and what
-        # was sent is taken off by its number.
+        # Notices for ranks of objects that the script has dropped; the next command
+        # takes them along. The garbage collector may append one at any line, in any
+        # thread. So the list is only appended to, and as many as were sent are deleted
+        # from its beginning.
         self.notices: list[Dropped] = []
-        self.groups: tuple = ()  # of the ranks, once they were asked for
-        self.replied = 0.0  # when all had replied to a command, by monotonic()
+        self.groups: tuple = ()  # made by `groups.groups`
+        self.replied = 0.0  # when all had replied to the last command, by monotonic()
 
     def join_nodes(self, ranks: list[int], node: int) -> None:
-        """Be of node `node`, of several with so many ranks each."""
+        """Set rank and size among several nodes: node i has ``ranks[i]`` ranks."""
         self.nodes = ranks, node
         self.size, self.rank = sum(ranks), self.local_rank + sum(ranks[:node])
 
     def close(self) -> None:
-        """Undo what was changed in this process; an interrupt leaves nothing out."""
-        # None first: who asks for it from now on is told that synk was closed.
+        """Undo the changes of this process, even if an interrupt comes."""
+        # None first, so that other code finds from now on that synk was closed.
         context, self.context = self.context, None
         if context is not None:
             context.close()

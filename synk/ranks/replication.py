@@ -1,4 +1,4 @@
-"""Giving ranks what the master has: shared variables and functions."""
+"""Replicas: the master sends its shared variables and functions to the ranks."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ from .starting import follow_settings, pytensor_settings
 from .streams import value_for_rank
 
 SMALL = 1024
-"""Bytes of an array up to which it is sent along with a command."""
+"""Bytes up to which an array is pickled into the command, and not staged."""
 
 
 class Blueprint:
-    """What a rank needs to make a replica of a shared variable, of its class and type.
+    """From this, a rank makes its replica of a shared variable.
 
-    Of a variable that shares its value with one that the ranks have, `alias`, the
-    replica shares the value of that replica: a copy of an average, say, whose default
-    update keeps the average up to date. Where ranks have not all the master's value,
-    `parts` has one for each.
+    If the variable shares its value with one that ranks have, `alias` is that one's
+    number, and the replicas share a value, too. (A copy of a running average is such a
+    variable, whose default update also updates the average.) If ranks hold different
+    values, `parts` has the value of each.
     """
 
     def __init__(
@@ -45,13 +45,13 @@ class Blueprint:
         parts: list[np.ndarray] | None = None,
     ) -> None:
         self._alias, self._parts = alias, parts
-        # Static shape included: a graph that was built on the original accepts it.
+        # With the static shape, so that it fits in a graph made with the original.
         self._class, self._type = type(variable), variable.type
         self._name = variable.name
         self._value = host.get_value(variable) if parts is None else None
 
     def build(self, rank: int, known: Mapping[int, SharedVariable]) -> SharedVariable:
-        """Return the replica for `rank`; a random stream gets seeds of its own."""
+        """Return the replica for `rank`, which has the replicas `known`, by number."""
         if self._alias is not None:
             return known[self._alias].clone(name=self._name)
         mine = self._value if self._parts is None else self._parts[rank]
@@ -62,8 +62,8 @@ class Blueprint:
 def master_replicate_variables(
     variables: Sequence[SharedVariable], are_read: bool = True
 ) -> list[int]:
-    """Give the ranks what they do not have of variables; return their numbers."""
-    # If the variables `are_read`, that is also what the script has set since.
+    """Send the ranks the variables that they do not have; return all numbers."""
+    # If the variables `are_read`, also send values that the script has set since.
     numbers = SESSION.pool.numbers
     entries = SESSION.ledger.entries(variables)
     if are_read:
@@ -79,7 +79,7 @@ def master_replicate_variables(
             (entry,) = SESSION.ledger.entries([var])
             parts = None
             if entry.kept is not None and entry.holding.rows is not None:
-                # Each rank's rows of what was scattered before a death, and was kept.
+                # The array was scattered before a death: each rank gets its rows again.
                 parts = np.split(entry.kept, np.cumsum(entry.holding.rows)[:-1])
             if alias == number:
                 blueprints[number] = Blueprint(var, parts=parts)
@@ -88,7 +88,7 @@ def master_replicate_variables(
         if new and SESSION.size > 1:
             SESSION.run(worker_replicate_variables, dump_graph(blueprints, numbers))
     except BaseException:
-        # The ranks may not have them, after an interrupt: another time, another number.
+        # After an interrupt some ranks may lack them, so they get new numbers later.
         for var in new:
             numbers.drop(var)
         raise
@@ -96,21 +96,21 @@ def master_replicate_variables(
 
 
 def _number(var: SharedVariable) -> int:
-    """Give a variable a number, by which ranks forget their replicas when it goes."""
+    """Give a variable a number; when it goes, notify ranks to drop their replicas."""
     number = SESSION.pool.numbers.add(var)
     SESSION.context.variables[number] = var
-    # The collector calls it at any line, in any thread: it only leaves a notice.
+    # The collector calls `notify` at any line, in any thread.
     weakref.finalize(var, SESSION.notify, "variable", number).atexit = False
     return number
 
 
 def master_adopt(variables: Sequence[SharedVariable]) -> list[int]:
-    """Give numbers to variables, by which each rank is to enter its own."""
+    """Return new numbers for variables of which each rank has made its own already."""
     return [_number(var) for var in dict.fromkeys(variables)]
 
 
 def worker_replicate_variables(context: RankContext, data: bytes) -> None:
-    """Build this rank's replicas; the master has the originals."""
+    """Build this rank's replicas from pickled blueprints, except in the master."""
     if context.rank:
         for number, blueprint in load_graph(data, {}).items():
             known = context.variables
@@ -118,8 +118,8 @@ def worker_replicate_variables(context: RankContext, data: bytes) -> None:
 
 
 def master_bring(variables: Sequence[SharedVariable]) -> None:
-    """Give the ranks the values that the script has set in the master."""
-    # What they have not is left out: they are going to be given it as it is then.
+    """Send the ranks the values that the script has set in the master."""
+    # Variables that ranks do not have yet are left out; they come with their values.
     by_value = SESSION.pool.numbers.by_value()
     known = {by_value.get(id(var.container)): var for var in variables}
     known.pop(None, None)
@@ -128,11 +128,11 @@ def master_bring(variables: Sequence[SharedVariable]) -> None:
     if numbers and SESSION.size > 1:
         mine = numbers, values
         SESSION.run(worker_bring, numbers, staged(values, SMALL), mine=mine)
-    SESSION.ledger.bring(variables)  # if that was interrupted, they get it once more
+    SESSION.ledger.bring(variables)  # last: after an interrupt they are sent again
 
 
 def staged(values: Sequence, small: int = -1) -> list:
-    """Return values for a command: of arrays of more bytes, windows of copies."""
+    """Return values, with windows in place of arrays of more than `small` bytes."""
     arrays = {
         i: value
         for i, value in enumerate(values)
@@ -144,7 +144,7 @@ def staged(values: Sequence, small: int = -1) -> list:
 
 
 def worker_bring(context: RankContext, numbers: list[int], values: list) -> None:
-    """Copy the values into this rank's variables; the master has them."""
+    """Copy values to this rank's variables, except in the master."""
     if context.rank:
         for number, value in zip(numbers, values, strict=True):
             mine = value_for_rank(context.array(value), context.rank)
@@ -154,7 +154,7 @@ def worker_bring(context: RankContext, numbers: list[int], values: list) -> None
 def worker_replicate_function(
     context: RankContext, number: int, graph: bytes, config: dict
 ) -> None:
-    """Rebuild the graph on this rank's own variables."""
+    """Rebuild a function's graph with this rank's variables, except in the master."""
     if context.rank:
         follow_settings(config)
         spec = load_graph(graph, context.variables)
@@ -162,34 +162,34 @@ def worker_replicate_function(
 
 
 class Replicas:
-    """One function as the ranks have it, by its number: sent and compiled in time."""
+    """One function on all ranks: sends it to ranks and compiles it at first need."""
 
     def __init__(self, spec: FunctionSpec) -> None:
         self.number, self._spec = next(_numbers), spec
         self._made_for: Callable[[], Pool | None] = no_pool
         self._programs: Programs | None = None
-        self.notice = Notice(lambda: what_compiles(spec, SESSION.size))
+        self.notice = Notice(lambda: compile_text(spec, SESSION.size))
         self._prepared: set[tuple[CallKind, Subset]] = set()
         self._forget: weakref.finalize | None = None
 
     @property
-    def are_there(self) -> bool:
-        """Whether the ranks of the present session have the function."""
+    def is_sent(self) -> bool:
+        """Whether the function was sent to the ranks of the present session."""
         return SESSION.is_of(self._made_for)
 
     def local(self) -> Programs:
-        """Return what rank 0 has compiled; needs no session."""
+        """Return rank 0's programs of the function; needs no session."""
         if self._programs is None:
             self._programs = Programs(self.number, self._spec)
             self._programs.notice = self.notice
         return self._programs
 
     def prepare(self, kind: CallKind, subset: Subset) -> Programs:
-        """Make sure that every rank has a variant compiled; return rank 0's."""
-        # In the ``with`` block of `notice`, which the first call ends where that makes
-        # the machine code.
+        """Have all ranks compile for one kind of call; return rank 0's programs."""
+        # Callers are in a ``with`` block of `notice`. If the first call makes the
+        # machine code, that call ends the notice.
         programs = self.local()
-        if not self.are_there:
+        if not self.is_sent:
             self._replicate(programs)
         if (kind, subset) not in self._prepared:
             self.notice.begin()
@@ -207,15 +207,15 @@ class Replicas:
         return programs
 
     def _replicate(self, programs: Programs) -> None:
-        """Send the graph to the ranks of the present session, with its variables."""
+        """Send the function and its variables to the ranks of the present session."""
         master_replicate_variables(self._spec.shared_variables())
-        programs.times = Times(programs.times.label)  # as on the new ranks
+        programs.times = Times(programs.times.label)  # new, as the new ranks' are
         programs.exchanges = None
         SESSION.context.functions[self.number] = programs
         if SESSION.size > 1:
             told = dump_graph(self._spec, SESSION.pool.numbers), pytensor_settings()
             SESSION.run(worker_replicate_function, self.number, *told)
-        # Only now: an interrupt before has all of it done again.
+        # Last: after an interrupt before this line, all is done again.
         self._made_for = weakref.ref(SESSION.pool)
         self._prepared.clear()
         if self._forget is None:
@@ -233,11 +233,11 @@ def worker_compile(
     makes_ahead: bool,
     config: dict,
 ) -> Exception | None:
-    """Compile a variant on all ranks at the same time; return what rank 0 raised."""
-    # What is compiled to C is compiled once, and found in PyTensor's cache by the
-    # others: they wait for its lock. For numba rank 0 has compiled its graphs before,
-    # and makes the machine code while the others compile theirs, who find it in numba's
-    # cache then.
+    """Compile for one kind of call on this rank; return rank 0's exception, if any."""
+    # In C mode one rank compiles, and the others wait for the lock of PyTensor's cache
+    # and find the code there. For numba (`makes_ahead`) rank 0 has compiled its graphs
+    # before. It makes the machine code while the others compile their graphs; these
+    # then load the code from numba's cache.
     programs, error = context.functions[number], None
     makes_code = makes_ahead and context.size > 1
     try:
@@ -251,7 +251,8 @@ def worker_compile(
                 programs.compile(kind, subset)
     except Exception as caught:
         error = caught
-    # Rank 0's error is mostly the others', too: theirs are raised if it has none.
+    # If rank 0 has failed, the others mostly have the same error. Theirs is raised only
+    # if rank 0 has none.
     has_rank_0_failed, *_ = context.comm.agree(error is not None)
     if context.rank == 0:
         return error
@@ -263,8 +264,8 @@ def worker_compile(
     return None
 
 
-def what_compiles(spec: FunctionSpec, ranks: int) -> str:
-    """Say which function is compiled, for how many ranks and how."""
+def compile_text(spec: FunctionSpec, ranks: int) -> str:
+    """Return a text for the notice: the function, the number of ranks, the engine."""
     names = ", ".join(str(var) for var in [*spec.inputs, *spec.bcast_inputs])
     what = f"{spec.name or 'a function'}({names})"
     return f"{what} for {ranks} rank{'s' * (ranks > 1)}, {described(spec.mode)}"
@@ -286,8 +287,8 @@ def distribute() -> None:
         made.prepare_usual()
 
 
-def to_distribute(function: Any) -> None:
-    """Have `distribute` call a function's `prepare_usual` as long as that is there."""
+def distribute_later(function: Any) -> None:
+    """Have `distribute` call ``function.prepare_usual()`` while the function lives."""
     _functions.add(function)
 
 

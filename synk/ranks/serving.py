@@ -1,8 +1,7 @@
-"""What the master of a node other than 0 does: serve node 0's commands.
+"""The loop of a node's master, on nodes other than 0: it serves node 0's commands.
 
-Its ranks see no difference: they are launched and joined by their node's master, as on
-one machine. What that has of the script is what comes with commands: graphs, variables,
-arrays.
+A node's master launches its ranks and joins them, as on one machine. It does not run
+the script. Graphs, variables and arrays come with the commands.
 """
 
 from __future__ import annotations
@@ -28,16 +27,16 @@ from .to_nodes import CODECS
 
 def serve(cluster: Cluster) -> int:
     """Run node 0's commands until the script has ended; return an exit status."""
-    # Launchers and schedulers send them to all processes: Ctrl-C, and the signals that
-    # say that a job's time is nearly over. Node 0 says what comes of it.
+    # Launchers and schedulers send these signals to all processes, for Ctrl-C or when a
+    # job's time is nearly over. Node 0 alone handles them.
     for number in (signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2):
         signal.signal(number, signal.SIG_IGN)
     SESSION.cluster = cluster
-    SESSION.keep_zygote()  # before MPI: what runs it may not be forkable
+    SESSION.keep_zygote()  # before MPI starts, as the process cannot be forked then
     cluster.open()
-    # The stage is another one in each session, and so is what is kept.
+    # A new inbox for each session, as the stage and the kept rows are new.
     new_inbox = partial(Inbox, lambda kinds: SESSION.pool.stage.room(kinds))
-    is_over, inbox, last = False, new_inbox(), _Last()
+    is_over, inbox, last = False, new_inbox(), _LastCommand()
     while not is_over:
         message, launch = cluster.await_command(inbox)
         reply: list[Any] = []
@@ -45,7 +44,7 @@ def serve(cluster: Cluster) -> int:
             if inbox.error is not None:
                 raise inbox.error
             kind, *what = last.read(message.data, inbox, cluster.here)
-        except Exception as error:  # what it names is not on this machine
+        except Exception as error:  # it names something that this machine does not have
             where = f"[synk] on node {cluster.node} ({socket.gethostname()})"
             kind, reply = "", [Failure(error, where, SESSION.rank)]
         if kind == "fork":
@@ -58,8 +57,8 @@ def serve(cluster: Cluster) -> int:
             SESSION.close()
             is_over = kind == "end"
         if is_over:
-            # Node 0 may be gone before us, with the script's status; srun ends others
-            # then, if told to, and would return 143 for one that dies of that.
+            # Node 0 may exit before this process, with the script's status. srun may
+            # then end the others by SIGTERM, and return 143 for one that dies of it.
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
         cluster.join(_as_bytes(reply), word=inbox.word(cluster.nodes, cluster.node))
     SESSION.close(for_good=True)
@@ -67,8 +66,8 @@ def serve(cluster: Cluster) -> int:
     return 0
 
 
-class _Last:
-    """The last command, whose arguments are the same objects if it comes again."""
+class _LastCommand:
+    """Unpacks commands; a repeated command gives the same objects as before."""
 
     def __init__(self) -> None:
         self._data = b""
@@ -76,7 +75,7 @@ class _Last:
         self._command: Sequence[Any] = ()
 
     def read(self, data: bytes, inbox: Inbox, here: Here) -> Sequence[Any]:
-        """Return a command that has come, for this node's ranks."""
+        """Return the command in `data` for this node's ranks; b"" is the last again."""
         is_again, self._data = not data, data or self._data
         where = inbox.windows, inbox.sent
         if is_again and where == self._where and not inbox.has_changed:
@@ -86,7 +85,7 @@ class _Last:
         if kind == "run":
             name, args, notices = what
             work = find(*name)
-            if work in CODECS:  # the others may change what they are given
+            if work in CODECS:  # other commands may change their arguments
                 args = CODECS[work].decode(args, here, inbox.copies)
                 self._where = where
             what = [work, args, notices]
@@ -95,8 +94,10 @@ class _Last:
 
 
 def _as_bytes(reply: Any) -> bytes:
-    """Return replies as bytes; what cannot be pickled is the first rank's failure."""
-    # So that they ride in a header, they are no bytes if all are None.
+    """Return replies pickled; if they cannot be, a `Failure` of the first rank.
+
+    If all are None, return b"", which needs no message beside a header.
+    """
     if all(each is None for each in reply):
         return b""
     context = SESSION.context if SESSION.state == "running" else None
@@ -120,22 +121,23 @@ def _fork(asked: tuple) -> list:
 def _run(
     inbox: Inbox, work: Callable, args: tuple, notices: tuple, launch: int
 ) -> list:
-    """Run a command on the ranks of this node; return what each has replied."""
+    """Run a command on this node's ranks; return the replies, the master's first."""
     context = SESSION.context
-    # As node 0 has it, by which its ranks know a transaction: before they are launched.
+    # Node 0's number of the launch, which names the ranks' transactions: before they
+    # are launched.
     SESSION.pool.control.words[LAUNCH] = launch
     own = tuple(Dropped("segment", key) for key in inbox.gone)
     try:
         result, replies, failure = SESSION.run_command(work, args, notices + own, args)
         error = None if failure is None else failure.rebuild()
-        # Only now have the ranks heard of them; other segments may have gone since.
+        # Only now the ranks have these notices. More may have been added meanwhile.
         del inbox.gone[: len(own)]
     except WorkerDied as death:
         return [death.of_rank(death.rank + SESSION.rank)]
     except BaseException as raised:
         error, result, replies = raised, None, []
     if error is not None:
-        result = Failure(error, "", context.rank)  # it has been noted where
+        result = Failure(error, "", context.rank)  # the error has its note already
         return [result, *replies]
     if type(result) is PickledReply:
         result = pickle.loads(result.data)

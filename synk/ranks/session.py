@@ -1,17 +1,17 @@
-"""The session: the one state object of a process, and how it has ranks do something.
+"""The session: the one state object of a process, and how it runs commands on ranks.
 
-Its states, and what starts and ends it, are in `lifetime`. What a rank can be asked is
-a module-level function ``worker_x(context, ...)`` that stands beside its ``master_x``,
-which calls ``SESSION.run(worker_x, ...)``.
+The session's states, its start and its end are in `lifetime`. A command is a
+module-level function ``worker_x(context, ...)``. Beside it stands ``master_x``, which
+calls ``SESSION.run(worker_x, ...)``.
 
 A command, on one machine::
 
     run_args
-      run_command            the script's thread; one command at a time
+      run_command            in the script's thread; one command at a time
         channel.launch       the other ranks begin
         _run_here            the master's own share, as rank 0
-        _join                their replies; an interrupt makes them stop first
-      as_one                 what went wrong anywhere is raised
+        _join                their replies; after an interrupt they stop first
+      as_one                 one exception for all errors
 """
 
 from __future__ import annotations
@@ -36,19 +36,19 @@ from .lifetime import CLOSED, Lifetime
 from .to_nodes import for_nodes
 
 RECENTLY = 1e-3
-"""Seconds after replies in which nobody looks whether their ranks are alive."""
+"""Seconds after replies in which the master does not check that ranks are alive."""
 
 
 class Outcome(NamedTuple):
-    """What has come of a command on the ranks of a node, and of those behind it."""
+    """The results of a command on a node's ranks, and on node 0 also on all others."""
 
-    result: Any  # of the master's own share
-    replies: list[Any]  # of the other ranks, in their order
-    own: OwnFailure | None  # what the master's own share has raised
+    result: Any  # the return value of the master's own share
+    replies: list[Any]  # of the other ranks, in their order; a `Failure` for an error
+    own: OwnFailure | None  # the exception of the master's own share
 
 
 class Session(Lifetime):
-    """How the master has its ranks do something."""
+    """Runs commands on the ranks, from the master."""
 
     # -- commands
 
@@ -60,13 +60,14 @@ class Session(Lifetime):
         timeout: float | None = None,
         doing: str | None = None,
     ) -> list[Any]:
-        """Run ``work(context, *args)`` on every rank and return what each returned."""
-        # The master does its own share between launch and join. If any rank fails, the
-        # others are stopped at their next barrier, all are waited for, and what they
-        # have raised is raised here; the session can be used again then.
-        #
-        # The arguments are pickled; `mine` are the master's, if others. `timeout` is in
-        # place of that of `fork`, and `doing` says of which function it is a call.
+        """Run ``work(context, *args)`` on every rank; return each rank's result.
+
+        The master does its own share between launch and join, with the arguments `mine`
+        if given. If a rank fails, the others stop at their next barrier, the master
+        waits for all, and raises one exception for their errors. The session can be
+        used again then. `args` are pickled for the other ranks. `timeout`, in seconds,
+        is in place of that of `synk.fork`; `doing` names the function that is called.
+        """
         return self.run_args(work, args, args if mine is None else mine, timeout, doing)
 
     def run_args(
@@ -77,18 +78,18 @@ class Session(Lifetime):
         timeout: float | None = None,
         doing: str | None = None,
     ) -> list[Any]:
-        """Run it; for the very tuple of the last command ranks are told no more."""
+        """Do as `run`. If `args` is the last command's tuple object, repeat that."""
         self.check_running()
-        # A signal handler may close the session meanwhile: this command keeps its own.
+        # Kept in a variable, as a signal handler may close the session meanwhile.
         pool = self.pool
         pool.limit.of_call = timeout
-        # The garbage collector may add some at any line: those stay for the next.
+        # The garbage collector may append more at any line, for the next command.
         notices = tuple(pool.notices)
         made = self.run_command(work, args, notices, mine, doing)
         failures = [reply for reply in made.replies if type(reply) is Failure]
         if made.own is not None:
-            raise self._raised_here(made.own, failures)
-        # After the join: else ranks may not have heard of it, and hear it again.
+            raise self._error_here(made.own, failures)
+        # Only after the join: until then, a rank may not have got these notices.
         del pool.notices[: len(notices)]
         if failures:
             raise as_one(failures, self.size)
@@ -103,14 +104,14 @@ class Session(Lifetime):
         mine: tuple,
         doing: str | None = None,
     ) -> Outcome:
-        """Run a command on the ranks of this node, and from node 0 on all others."""
+        """Run a command on this node's ranks, and on node 0 also on all others."""
         pool, context = self.pool, self.context
         try:
-            # From here on other threads are told that calls come one at a time, and
-            # code of this one, an Op's or a signal handler's, that it is inside.
+            # From here on `check_running` raises, with a message for other threads, and
+            # another for code in this one, such as an Op or a signal handler.
             self._in_command = threading.get_ident()
-            # A rank may have died in the meantime. One that has replied just now has
-            # not, or whoever waits for it finds out.
+            # A rank may have died since its last reply. Within `RECENTLY` after that
+            # nobody checks, and the wait for the rank finds the death.
             if monotonic() > pool.replied + RECENTLY:
                 self.watch()
             context.activity = ""
@@ -122,8 +123,8 @@ class Session(Lifetime):
         finally:
             self._in_command = False
 
-    def _raised_here(self, own: OwnFailure, failures: list[Failure]) -> BaseException:
-        """Return what to raise where the master's own share has raised something."""
+    def _error_here(self, own: OwnFailure, failures: list[Failure]) -> BaseException:
+        """Return the exception to raise if the master's own share has failed."""
         error = own.rebuild()
         if isinstance(error, Aborted) and not failures:
             raise SynkError("a command was aborted, and no rank says why") from error
@@ -131,7 +132,7 @@ class Session(Lifetime):
             return as_one(failures, self.size)
         if isinstance(error, Exception):
             return as_one([own, *failures], self.size)
-        return error  # an interrupt, which is the script's
+        return error  # an interrupt, which the script gets as it is
 
     def _run_share(
         self,
@@ -142,16 +143,16 @@ class Session(Lifetime):
         mine: tuple,
         doing: str | None,
     ) -> Outcome:
-        """Launch a command, do the master's share of it, and join."""
+        """Launch a command, do the master's share of it, and join the ranks."""
         control, cluster = self.pool.control, self.cluster
-        # An interrupt came between launch and join, and the script went on: the ranks
-        # are in that command still, and their replies to it must not be taken for ours.
+        # If an interrupt came between launch and join of a command before, the ranks
+        # are still in it, and their replies to it must not be taken for ours.
         if self.pool.channel.busy:
             self._join_interrupted()
         own, result = None, None
         context.confinement.narrow()
-        # From the launch on the ranks must be joined, whatever is raised here: by this
-        # command, or by the next one if an interrupt comes where it skips the join.
+        # From the launch on, the ranks must be joined, whatever is raised here. If an
+        # interrupt skips the join, the next command does it (see above).
         try:
             self.pool.channel.launch(work, args, notices)
             if cluster is not None and not cluster.node:
@@ -165,7 +166,7 @@ class Session(Lifetime):
             result = _run_here(context, work, mine)
         except BaseException as caught:
             own = OwnFailure(caught)
-            context.abort()  # or others would wait for this rank in a meeting
+            context.abort()  # else the others would wait for this rank in a meeting
         context.recorder.phase[0] = JOINING
         error = None if own is None else own.rebuild()
         if cluster is None:
@@ -174,7 +175,7 @@ class Session(Lifetime):
             return Outcome(result, self._join_or_alarm(error), own)
         try:
             replies = self._join_or_alarm(error)
-        finally:  # whatever has become of the ranks of this node
+        finally:  # even if ranks of this node have failed
             limit = self.pool.limit
             waited = limit.deadline(), "other nodes did not answer"
             others = cluster.replies(partial(limit.check, *waited))
@@ -185,8 +186,8 @@ class Session(Lifetime):
         return Outcome(result, replies + others, own)
 
     def _join_or_alarm(self, error: BaseException | None) -> list[Any]:
-        """Wait for the ranks' replies; tell other nodes at once if one has failed."""
-        # If it was the master's own share, before that.
+        """Do as `_join`, and alarm the other nodes as soon as a rank has failed."""
+        # If the master's own share has failed, that is before the wait.
         if error is not None:
             self.cluster.give_alarm()
             return self._join(error)
@@ -200,8 +201,9 @@ class Session(Lifetime):
                 self.cluster.give_alarm()
 
     def _join(self, error: BaseException | None) -> list[Any]:
-        """Wait for the replies, after `error` in the master's own share, if any."""
-        # An interrupt makes the ranks stop: what is no `Exception`, or raised here.
+        """Return the ranks' replies; `error` is the master's own exception, or None."""
+        # If `error` is an interrupt (no `Exception`), or one comes here, the ranks are
+        # stopped first.
         if self.state != "running":  # a rank died, or a signal handler closed synk
             raise error or StateError(CLOSED)
         try:
@@ -218,7 +220,7 @@ class Session(Lifetime):
         return self._join_interrupted()
 
     def _join_interrupted(self) -> list[Any]:
-        """Stop the ranks' command; a second interrupt kills them."""
+        """Stop the ranks' command, and return replies; an interrupt kills the ranks."""
         try:
             self.pool.control.abort()
             self.pool.channel.post_again()
@@ -231,12 +233,12 @@ class Session(Lifetime):
             raise self._timed_out(expired) from None
         except BaseException:
             if self.state == "running" and (pending := self.pool.channel.pending()):
-                self._give_up(pending[0], "a second interrupt came")
+                self._kill_all(pending[0], "a second interrupt came")
             raise
 
     def _timed_out(self, expired: Expired) -> RankTimeout:
-        """Kill the ranks, one of which took too long, and say where it was."""
-        # An interrupt kills them as well.
+        """Kill the ranks, as one took too long; return an error with its stack."""
+        # They are killed even if an interrupt comes here.
         pending, stacks = self.pool.channel.pending(), ""
         if not pending:
             self.pool.channel.join()
@@ -244,14 +246,14 @@ class Session(Lifetime):
         try:
             stacks = deaths.stacks_of(pending, self.pool.records)
         finally:
-            self._give_up(pending[0], "it did not answer in time")
+            self._kill_all(pending[0], "it did not answer in time")
         assert self.death is not None
         return RankTimeout(
             f"{expired}; the ranks were killed: {self.death.advice}\n\n{stacks}"
         )
 
-    def _give_up(self, rank: int, why: str) -> None:
-        """Kill the ranks: this one does not come back."""
+    def _kill_all(self, rank: int, why: str) -> None:
+        """Kill all ranks, and break the session with the death of `rank`."""
         zygote = self.zygote
         pid = -1 if zygote is None else zygote.pids.get(rank, -1)
         death = WorkerDied(rank, pid, -signal.SIGKILL, given_up=why)
@@ -259,12 +261,11 @@ class Session(Lifetime):
         deaths.explain(death, self.pool.records, self.pool.kills)
         self._zygotes.give_back()
 
-    # -- notices: what ranks may forget, sent along with the next command
+    # -- notices of dropped objects, which go with the next command
 
     def notify(self, kind: str, key: Any) -> None:
-        """Have all ranks, the master too, forget something with the next command."""
-        # The garbage collector calls this at any line of the master's, or of any
-        # thread.
+        """Have all ranks, the master included, forget an object; see `Dropped`."""
+        # The garbage collector calls this at any line of the master, in any thread.
         pool = self._pool
         if self.state == "running" and pool is not None:
             pool.notices.append(Dropped(kind, key))
@@ -280,7 +281,7 @@ def _run_here(context: RankContext, work: Callable, args: tuple) -> Any:
         is_interrupt = isinstance(error.__cause__, KeyboardInterrupt)
         if is_interrupt and isinstance(error, SystemError):  # numba's code returned it
             raise KeyboardInterrupt from error
-        if error is not SESSION.death:  # not the user's, but what the watch has found
+        if error is not SESSION.death:  # a death is no error of the user's code
             add_note(error, context.where(work))
         raise
 
@@ -289,20 +290,20 @@ SESSION = Session()
 
 
 def main(master: int, requests: int, reports: int, modules: Sequence[str]) -> None:
-    """Be the zygote of a master that cannot be forked, in a new interpreter."""
-    for module in modules:  # which all ranks will need: imported once
+    """Run the zygote, in a new interpreter, of a master that cannot be forked."""
+    for module in modules:  # imported once here for all ranks
         importlib.import_module(module)
     be_zygote(master, requests, reports, SESSION.be_rank)
 
 
 def _in_child() -> None:
-    """Keep a child that the user forks from acting as a second master."""
-    # Our own ranks are forked before the session runs, and set their state themselves.
+    """Keep a child that the script forks from acting as a second master."""
+    # Processes of synk run this, too, but ranks set their state in `be_rank`.
     SESSION._zygotes.forget_all()
-    SESSION.cluster = None  # whose connections are the parent's
+    SESSION.cluster = None  # its connections are the parent's
     if SESSION.state in ("running", "broken"):
         SESSION.state = "child"
-        SESSION.pool.size = 1  # which this process has a copy of
+        SESSION.pool.size = 1  # in this process's copy
         SESSION._in_command = SESSION._is_starting = False
 
 

@@ -1,7 +1,7 @@
-"""What a session is started with, and what each of its ranks is told.
+"""The options of a session, and the `RankStart` that each of its ranks gets.
 
-A rank has what its zygote had: the state of the script when that was forked, or that of
-a new interpreter. It makes the script's present one its own before anything else.
+A rank inherits its zygote's state: that of the script when the zygote was forked, or
+that of a new interpreter. So it first adopts the script's present state.
 """
 
 from __future__ import annotations
@@ -32,21 +32,21 @@ from ..workers import affinity
 from ..workers.devices import Device, Request, cores_by_rank, plan
 from .context import Place
 
-# -- what was asked for
+# -- options
 
 
 class SessionOptions(NamedTuple):
-    """What `synk.fork` was asked for, checked; `synk.recover` starts the same again."""
+    """The checked arguments of `synk.fork`; `synk.recover` uses them again."""
 
     places: Sequence[Place]  # of each rank
-    spin: bool  # each has a core of its own
-    timeout: float | None
-    restores: bool  # what is scattered is kept, to be scattered again
+    spin: bool  # whether each rank has a core of its own
+    timeout: float | None  # in seconds; None for no limit
+    restores: bool  # whether scattered arrays are kept, to be scattered again
     restarts: int
-    groups: int  # that ranks are to compute in, each by themselves
+    groups: int  # the number of groups of ranks
 
 
-def check_asked(
+def check_options(
     n: int | None,
     devices: Request,
     threads: int | None,
@@ -55,7 +55,7 @@ def check_asked(
     restarts: int,
     groups: int = 1,
 ) -> SessionOptions:
-    """Check the arguments of `synk.fork`, and find a place for each rank."""
+    """Check the arguments of `synk.fork`, and give each rank device and cores."""
     cores = affinity.usable_cores()
     if n is not None:
         n = check_count("n", n)
@@ -82,7 +82,7 @@ def check_asked(
 
 
 def check_can_fork(state: str, rank: int, size: int) -> None:
-    """Raise an error of synk's unless this process can be forked now."""
+    """Raise StateError or SynkError unless this process can fork ranks now."""
     if state == "worker":
         raise StateError(f"this is rank {rank}, a worker: it cannot fork ranks")
     if state in ("running", "broken"):
@@ -93,13 +93,13 @@ def check_can_fork(state: str, rank: int, size: int) -> None:
         raise StateError(
             f"synk needs Linux (pidfd, futexes, /proc); got {sys.platform}"
         )
-    proc.number()  # which it may not have there
-    with contextlib.suppress(OSError):  # a limit, which is told where it matters
-        open_pidfd(os.getpid()).close()  # which a sandbox may forbid
+    proc.number()  # raises if this process is not in ``/proc``
+    with contextlib.suppress(OSError):  # a limit that is met shows later
+        open_pidfd(os.getpid()).close()  # raises SynkError if a sandbox forbids it
 
 
 def warn_of_few_cores(devices: Sequence[Device], cores: Sequence[int]) -> None:
-    """Warn where ranks have to take turns on a core, and say what follows."""
+    """Warn if there are more ranks than cores, so that they take turns."""
     ranks, usable, there = len(devices), len(cores), os.cpu_count() or 0
     if ranks <= usable:
         return
@@ -117,7 +117,7 @@ def warn_of_few_cores(devices: Sequence[Device], cores: Sequence[int]) -> None:
 
 
 def check_timeout(timeout: float | None) -> float | None:
-    """Return the seconds a command may take, or None for no limit."""
+    """Return a checked timeout in seconds, or None for no limit."""
     if timeout is None:
         return None
     if not isinstance(timeout, numbers.Real):
@@ -128,7 +128,7 @@ def check_timeout(timeout: float | None) -> float | None:
 
 
 def check_count(what: str, value: int, least: int = 1) -> int:
-    """Return the value of an argument that counts something."""
+    """Return the int `value` of the argument `what`, which is at least `least`."""
     try:
         count = operator.index(value)
     except TypeError:
@@ -139,8 +139,8 @@ def check_count(what: str, value: int, least: int = 1) -> int:
 
 
 def warn_of_copies() -> None:
-    """Warn in the second of the processes in which a launcher runs the script."""
-    # It knows nothing of synk there: each copy forks ranks of its own, and does all.
+    """Warn in the second of the copies of the script that a launcher of MPI runs."""
+    # It runs them without ``python -m synk``, so each copy forks ranks and does all.
     found = copies()
     if found is None or found.rank != 1:
         return
@@ -156,7 +156,7 @@ def warn_of_copies() -> None:
     )
 
 
-# -- PyTensor's settings, which a script may change after the fork, too
+# -- PyTensor's settings, which a script may also change after the fork
 
 _SETTINGS = (
     "cast_policy",
@@ -170,8 +170,8 @@ _SETTINGS = (
     "openmp",
     "warn_float64",
 )
-"""Those that decide how a graph is rewritten and compiled. Not those for C++, some of
-which PyTensor takes seconds to find out."""
+"""Settings for rewriting and compiling graphs; not those for C++, some of which take
+PyTensor seconds to find out."""
 
 
 def pytensor_settings() -> dict[str, Any]:
@@ -180,29 +180,29 @@ def pytensor_settings() -> dict[str, Any]:
 
 
 def follow_settings(settings: dict[str, Any]) -> None:
-    """Make another process's settings this one's."""
+    """Set PyTensor's settings to those of another process."""
     for name, value in settings.items():
         if getattr(config, name) != value:
             setattr(config, name, value)
 
 
-# -- the rest of a process's state
+# -- other state of a process
 
 
 class Surroundings(NamedTuple):
-    """What of a process does not follow from what it has imported."""
+    """State of the master's process that a rank adopts, beside random generators."""
 
     environment: dict[str, str]
-    folder: str | None  # the working directory; None where it is gone
-    path: list[str]  # where modules are looked for
+    folder: str | None  # the working directory; None if it was deleted
+    path: list[str]  # ``sys.path``
     filters: list[tuple]  # of warnings
-    numpy_errors: dict[str, Any]  # what is done about a division by zero and the like
+    numpy_errors: dict[str, Any]  # ``np.geterr()``
     pytensor: dict[str, Any]  # settings
-    jax: dict[str, Any]  # where it is used: PyTensor's link to it sets some
+    jax: dict[str, Any]  # options, if PyTensor's link to JAX is loaded; it sets some
 
     @classmethod
     def of_this_process(cls) -> Surroundings:
-        """Return those of this process."""
+        """Return the state of this process."""
         folder, uses_jax = None, _JAX_LINK in sys.modules
         with contextlib.suppress(FileNotFoundError):
             folder = os.getcwd()
@@ -219,16 +219,16 @@ class Surroundings(NamedTuple):
         )
 
     def adopt(self) -> None:
-        """Make them those of this process."""
+        """Set this process's state to this one."""
         if os.environ != self.environment:
             os.environ.clear()
             os.environ.update(self.environment)
         if self.folder is not None:
-            with contextlib.suppress(OSError):  # gone since
+            with contextlib.suppress(OSError):  # deleted since
                 os.chdir(self.folder)
         sys.path[:] = self.path
         if list(warnings.filters) != self.filters:
-            warnings.resetwarnings()  # modules forget what they have warned of, too
+            warnings.resetwarnings()  # so modules may warn again of the same
             cast(list, warnings.filters).extend(self.filters)
         np.seterr(**self.numpy_errors)
         follow_settings(self.pytensor)
@@ -250,44 +250,45 @@ _JAX_NAMES = (
     "jax_numpy_dtype_promotion",
     "jax_numpy_rank_promotion",
 )
-"""Those that decide what is computed. Of devices each rank has its own."""
+"""Options that change results. Those for devices are each rank's own."""
 
 
 class ScriptSeeds(NamedTuple):
-    """What the global generators of ranks other than 0 follow from, beside the rank."""
+    """Seeds for the global random generators of ranks other than 0."""
 
-    # They would be a copy in every process that is forked, and an Op that draws from
-    # ``np.random`` would add the same noise on all ranks. Rank 0 keeps the script's.
+    # Without them each forked process would have a copy of the script's generators, and
+    # an Op that draws from ``np.random`` would add the same noise on all ranks. Rank 0
+    # keeps the script's generators.
     numpy: int
     python: int
-    # How often these ranks have been started again: they are not to draw once more what
-    # they have drawn, though rank 0 may have drawn nothing since.
-    comeback: int
+    # How often the ranks have been started again: the new ranks must not repeat draws,
+    # even if rank 0 has drawn nothing since.
+    recoveries: int
 
     @classmethod
-    def of_this_process(cls, comeback: int) -> ScriptSeeds:
-        """Return those of the script's process; its generators stay as they are."""
+    def of_this_process(cls, recoveries: int) -> ScriptSeeds:
+        """Return seeds from this process's generators, which do not change."""
         of_numpy = _digest(np.random.get_state(legacy=False))
-        return cls(of_numpy, _digest(random.getstate()), comeback)
+        return cls(of_numpy, _digest(random.getstate()), recoveries)
 
     def adopt(self, rank: int) -> None:
-        """Seed the generators of this process, which is not rank 0."""
-        seeds = np.random.SeedSequence(self.numpy, spawn_key=(rank, self.comeback))
-        # A script may have put another one in the place of MT19937.
+        """Seed the global generators of this process, which is not rank 0."""
+        seeds = np.random.SeedSequence(self.numpy, spawn_key=(rank, self.recoveries))
+        # A script may have replaced numpy's MT19937 by another bit generator.
         kind = type(np.random.get_bit_generator())  # type: ignore[attr-defined]
         state = dict(kind(seeds).state)
         np.random.set_state({**state, "has_gauss": 0, "gauss": 0.0})
-        random.seed(_digest((self.python, rank, self.comeback)))
+        random.seed(_digest((self.python, rank, self.recoveries)))
 
 
 def _digest(state: Any) -> int:
-    """Return a number that follows from a state."""
+    """Return a hash of a generator's state, as an int."""
     text = json.dumps(state, default=lambda part: part.tolist())
     return int.from_bytes(hashlib.sha256(text.encode()).digest(), "big")
 
 
 class RankStart(NamedTuple):
-    """What each rank of a session is told when it is forked."""
+    """The data that each rank of a session gets when it is forked."""
 
     asked: SessionOptions
     control: segment.Place
@@ -297,5 +298,5 @@ class RankStart(NamedTuple):
     nodes: tuple[list[int], int] | None = None  # see `Pool`
 
     def dumps(self) -> bytes:
-        """Return it as bytes; classes of the script's warnings are sent by value."""
+        """Pickle it, with classes of the script's warnings by value."""
         return cloudpickle.dumps(tuple(self))

@@ -1,11 +1,12 @@
-"""Random streams: those that all ranks have alike, and each rank's own.
+"""States of random streams: common ones, equal on all ranks, and each rank's own.
 
-No rank keeps *common* streams (`compiler.placement.streams`): every launch tells them
-the state of the master's variable, which the common stream's last state replaces when
-all ranks have come to the end. So they cannot come apart, whatever has failed before.
+A *common* stream (`compiler.placement.streams`) lasts for one launch. Every rank begins
+with the state of the script's variable, which the launch carries. When all ranks have
+come to the end, the script's variable gets the common stream's last state. So ranks
+cannot have different states, whatever failed before.
 
-Where ranks draw for themselves, the stream of rank r follows from the original's
-present state and r (see `draws.derived`). Rank 0 keeps the original.
+If ranks draw for themselves, rank 0 uses the script's stream, and rank r a stream
+derived from the state of that and r (see `draws.derived`).
 """
 
 from __future__ import annotations
@@ -25,30 +26,30 @@ State = tuple[type[np.random.BitGenerator], Any]
 
 
 def value_for_rank(value: Any, rank: int) -> Any:
-    """Return `value`, or for a random generator the stream of `rank`."""
+    """Return `value`; in place of a random generator, that of `rank`."""
     if rank and isinstance(value, np.random.Generator):
         return derived(value, RANK, rank)
     return value
 
 
 def master_states(streams: Sequence[CommonStream]) -> list[State]:
-    """Return what the common streams of a launch begin with, for the master too."""
+    """Return the first states of a launch's common streams; set the master's."""
     bits = [host.get_value(stream.source).bit_generator for stream in streams]
     states = [(type(each), each.state) for each in bits]
     worker_states(streams, states)
     return states
 
 
-def lead_on(streams: Sequence[CommonStream]) -> None:
-    """Have the user's variables go on where a launch's common streams have ended."""
-    # After an error that is where they are when it has been undone.
+def advance_sources(streams: Sequence[CommonStream]) -> None:
+    """Set the script's variables to the present states of the common streams."""
+    # After a launch these are the last states; after its undoing, the first ones.
     for stream in streams:
         bits = host.get_value(stream.common).bit_generator
         _set_state(stream.source, type(bits), bits.state)
 
 
 def worker_states(streams: Sequence[CommonStream], states: Sequence[State]) -> None:
-    """Take what the common streams of a launch begin with."""
+    """Set this rank's common streams to the states with which a launch begins."""
     for stream, state in zip(streams, states, strict=True):
         _set_state(stream.common, *state)
 
@@ -56,9 +57,9 @@ def worker_states(streams: Sequence[CommonStream], states: Sequence[State]) -> N
 def _set_state(
     variable: SharedVariable, kind: type[np.random.BitGenerator], state: Any
 ) -> None:
-    """Have a variable's generator go on from a state."""
-    # The generator is the same one from call to call: numba has to prepare one that it
-    # has not met.
+    """Set the state of a variable's generator, of bit generator `kind`."""
+    # The generator object stays the same from call to call, as numba takes time to
+    # prepare a new one.
     bits: Any = host.get_value(variable).bit_generator
     if type(bits) is kind:
         bits.state = state
@@ -67,7 +68,7 @@ def _set_state(
 
 
 def split(streams: Sequence[CommonStream], rank: int) -> None:
-    """Derive from common streams what this rank draws for its rows in one call."""
+    """Derive from common streams the streams of this rank's rows, for one call."""
     for stream in streams:
         if stream.is_split:
             common = host.get_value(stream.common)

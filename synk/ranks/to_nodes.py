@@ -1,9 +1,9 @@
 """Commands for the ranks of other nodes, as node 0's master sends them.
 
-Their arguments are those of the command, with arrays by their bytes. Where a node needs
-no more than its own ranks' rows, the command has a pair of functions in `CODECS`: one
-that says on node 0 which rows these are, and one that puts them into the arguments on
-the other nodes. What makes such a command registers them itself, in a room above.
+Arrays in the arguments are sent as bytes. For a command of which each node needs only
+its own ranks' rows, `CODECS` has a `Codec`: a function that selects each node's rows on
+node 0, and one that puts them into the arguments on the other nodes. The modules of
+such commands, in rooms above, register them.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from .context import Dropped, RankContext
 
 
 class Encoder:
-    """What a command sends to each of the other nodes, beside what all get."""
+    """Collects the rows and arrays of one command that only some nodes get."""
 
     def __init__(self, context: RankContext, cache: NodeCache) -> None:
         self.context, self.cache = context, cache
@@ -39,19 +39,21 @@ class Encoder:
             Here(node, *span, context.size)
             for node, span in enumerate(spans(context.comm.ranks))
         ][1:]
-        # Of nodes with as many ranks the first has the most rows: see `cuts`.
+        # Among nodes with equally many ranks, the first has the most rows: see `cuts`.
         by_ranks = {here.stop - here.first: here for here in reversed(self.others)}
         self._largest = list(by_ranks.values())
         self.kinds: list[OfEach] = []
         self.rows: list[list[np.ndarray]] = [[] for _ in context.comm.ranks]
 
     def most_rows(self, totals: Sequence[Total]) -> int:
-        """Return how many rows a node gets, at the most, of calls with so many."""
+        """Return how many rows a node gets at most, of calls with `totals` rows."""
         return max(here.rows_of(totals) for here in self._largest)
 
     def send(self, kind: OfEach, of_node: Callable[[Here], list[np.ndarray]]) -> Sent:
-        """Have each node get an array of its own; return what stands for it."""
-        # `of_node` returns what a node gets, in pieces.
+        """Send each node an array of its own; return a stand-in for the arguments.
+
+        `of_node` returns a node's array, in pieces.
+        """
         self.kinds.append(kind)
         for here in self.others:
             shapes = kind.shapes_at(here)
@@ -65,7 +67,10 @@ class Encoder:
         return Sent(len(self.kinds) - 1)
 
     def to_one(self, rank: int, value: Any) -> Any:
-        """Have only the node of a rank get an array, if a value is one."""
+        """Send an array only to the node of `rank`; return a stand-in for it.
+
+        Return any other value as it is.
+        """
         if not is_window(value):
             return value
         array = self.context.array(value)
@@ -73,7 +78,7 @@ class Encoder:
         return self.send(OfEach(array.dtype, array.shape, only=node), lambda _: [array])
 
     def keep(self, window: Window) -> int | None:
-        """Return by which number nodes have a copy of all that is in a window."""
+        """Return the number by which nodes keep a copy of a window's array, or None."""
         state = state_of(window)
         if state is None:
             return None
@@ -83,18 +88,19 @@ class Encoder:
 
 
 class Codec(NamedTuple):
-    """The two ends of a command of which each node gets the rows of its ranks."""
+    """Functions for a command of which each node gets only the rows of its ranks."""
 
-    # On node 0: from the arguments, those that all nodes get.
+    # ``encode(args, encoder)``, on node 0, returns the arguments for all other nodes.
     encode: Callable[[tuple, Encoder], tuple]
-    # On another node: from those, and by number what it keeps, its ranks' arguments.
+    # ``decode(args, here, copies)``, on another node, returns the arguments for its
+    # ranks; `copies` are the arrays that the node keeps, by number.
     decode: Callable[[tuple, Here, Mapping[int, Any]], tuple]
-    # There: from these, and its ranks' replies, the replies that are sent.
+    # ``combine(context, args, replies)``, there, returns the replies to send back.
     combine: Callable[[RankContext, tuple, list], list] = lambda *given: given[2]
 
 
 CODECS: dict[Callable, Codec] = {}
-"""By command."""
+"""The codecs of commands, by the command's function."""
 
 
 def for_nodes(
@@ -105,7 +111,7 @@ def for_nodes(
     context: RankContext,
     cache: NodeCache,
 ) -> Outgoing:
-    """Return a command as it is sent to all nodes, with the rows that go to each."""
+    """Return a command as it is sent to the other nodes, with each node's rows."""
     cache.begin()
     for kind, key in notices:
         if kind == "segment":

@@ -1,8 +1,9 @@
-"""Launches of functions that are made on all ranks, or on none.
+"""Launches of functions, which change variables on all ranks or on none.
 
-Each rank keeps what it has changed (`programs.transaction`), and the ledger what it has
-noted, until the launch is made. If anything fails, all put back what there was. An
-interrupt may come at any line, in the undoing too: each step can be done again.
+Until a launch is complete, each rank keeps the values from before
+(`programs.transaction`), and the ledger its former entries. If anything fails, all are
+restored. An interrupt may come at any line, also of the undoing, so each step of that
+can be repeated.
 """
 
 from __future__ import annotations
@@ -19,17 +20,17 @@ from ..programs.transaction import Transaction, insist
 from ..workers.control import LAUNCH
 from .context import RankContext
 from .session import SESSION
-from .streams import State, lead_on, master_states
+from .streams import State, advance_sources, master_states
 
 _launches = itertools.count()
 
 
 class Launch:
-    """A launch of a function: what fails in its ``with`` block is undone everywhere.
+    """A launch of a function: an error in the ``with`` block undoes it on all ranks.
 
-    Of several calls those stay that all ranks have made. `failed` is called with the
-    launch and the error when all is undone that can be, or `made` in the end. A launch
-    can be made again, as another one, when it has come to its end.
+    Of a launch of several calls, those that all ranks have made stay. After an undoing,
+    ``failed(launch, error)`` is called; after a complete launch, ``made(launch)``. The
+    object can be entered again, as a new launch.
     """
 
     def __init__(
@@ -39,11 +40,10 @@ class Launch:
         failed: Callable[[Launch, BaseException], None],
         made: Callable[[Launch], None] | None = None,
     ) -> None:
-        self.number = -1  # what all ranks know it by, from `control.LAUNCH`
-        self.states: list[State] = []
-        # After a failure: how many calls stay; None if ranks could not be brought to
-        # the same.
-        self.made: int | None = None
+        self.number = -1  # by which ranks know it, from the control word LAUNCH
+        self.states: list[State] = []  # of common random streams at the beginning
+        # After a failure: how many calls stay; None if some rank could not go back.
+        self.calls_kept: int | None = None
         self._streams, self._calls, self._failed = streams, calls, failed
         self._have_made = made
         self._ledger = SESSION.ledger
@@ -52,13 +52,13 @@ class Launch:
 
     def __enter__(self) -> Launch:
         pool = SESSION.pool
-        # Not of the pool: a handler of signals may just have closed it.
+        # Read from `SESSION`, which raises if a signal handler has just closed it.
         self._transaction = SESSION.context.transaction
         pool.control.words[LAUNCH] = self.number = next(_launches)
-        # Not by a local variable: a frame that refers to itself stays, with its callers
-        # and all that they have, until garbage is collected.
+        # Not kept in a local variable: a frame that refers to itself lives, with its
+        # callers and all their objects, until garbage is collected.
         self._frame = sys._getframe(1)
-        # From here on whoever calls synk next undoes this, unless it is made.
+        # From here on, the next call of synk undoes this launch if it is not complete.
         self._ledger.former, self._ledger.launch = [], self
         if self._streams:
             self.states = master_states(self._streams)
@@ -70,8 +70,8 @@ class Launch:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        # Python looks for signals before the first line: an interrupt there skips all
-        # of this, and leaves `Ledger.launch` for the next call.
+        # Python runs signal handlers before the first line. An interrupt there skips
+        # all of this; the next call finds the launch in `Ledger.launch`.
         if error is not None:
             self.fail(error)
             return
@@ -79,16 +79,16 @@ class Launch:
             if self._have_made is not None:
                 self._have_made(self)
             if self._streams:
-                lead_on(self._streams)
-            self._ledger.launch = None  # from here on it is made
-            self._frame = None  # which holds this
-            self._transaction = None  # which holds what there was before
+                advance_sources(self._streams)
+            self._ledger.launch = None  # from here on the launch is complete
+            self._frame = None  # it refers to this object
+            self._transaction = None  # it keeps the values from before
         except BaseException as interrupt:
             self.fail(interrupt)
             raise
 
     def check_abandoned(self) -> None:
-        """Raise StateError if the ``with`` block is being run, around this call."""
+        """Raise StateError if this is called from within the ``with`` block."""
         frame: FrameType | None = sys._getframe()
         while frame is not None:
             if frame is self._frame:
@@ -99,20 +99,20 @@ class Launch:
             frame = frame.f_back
 
     def has_stored(self, storage: list[Any]) -> bool:
-        """Tell whether a variable of the master's holds what this has stored there."""
+        """Return whether a master's variable holds a value that this launch stored."""
         transaction = self._transaction
         return transaction is not None and transaction.has_stored(storage)
 
     def fail(self, error: BaseException) -> None:
-        """Undo it everywhere; again, if that is interrupted.
+        """Undo the launch on all ranks; after an interrupt, once more.
 
-        If that is interrupted, too, the next call does it: see `Ledger.settle`.
+        After a second interrupt, the next call does it: see `Ledger.settle`.
         """
 
         def end_undone() -> None:
-            # Each step can be done twice: after an interrupt all are, from the first.
+            # After an interrupt all steps are done again, from the first.
             self._undo()
-            lead_on(self._streams)
+            advance_sources(self._streams)
             self._ledger.take_back()
             self._failed(self, error)
             self._ledger.launch = self._frame = None
@@ -122,21 +122,22 @@ class Launch:
     def _undo(self) -> None:
         if SESSION.state == "running":
             by_rank = SESSION.run(worker_undo, self.number, self._calls > 1)
-            self.made = None if _LOST in by_rank else by_rank[0]
-        else:  # the ranks are gone; the script may go on with what there was
+            self.calls_kept = None if _LOST in by_rank else by_rank[0]
+        else:  # the ranks are gone; the script may go on with the former values
             assert self._transaction is not None
             stays = self._transaction.made(self.number) if self._calls > 1 else 0
             if self._transaction.undo_to(self.number, stays):
-                self.made = stays
+                self.calls_kept = stays
 
 
 _LOST = -1
+"""In place of a number of calls: this rank could not go back."""
 
 
 def worker_undo(context: RankContext, number: int, some_stay: bool) -> int:
-    """Go back to before a launch, or to the last call that all ranks have made.
+    """Undo a launch on this rank; return how many calls stay, or `_LOST`.
 
-    Returns how many calls stay; negative if this rank could not go back.
+    If `some_stay`, calls that all ranks have made stay, otherwise none.
     """
     transaction = context.transaction
     calls = min(context.comm.agree(transaction.made(number))) if some_stay else 0

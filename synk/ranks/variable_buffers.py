@@ -1,15 +1,15 @@
-"""Where shared variables that are reduced together lie in shared memory.
+"""Shared memory for shared variables that a collective reduces together.
 
 A list of variables has a row for each rank, in which values lie side by side::
 
-    rank 0   | weights | bias |  ...  |      the value that a reduction gives a variable
-    rank 1   | weights | bias |  ...  |      on rank r is a view of its place in row r
+    rank 0   | weights | bias |  ...  |      after a reduction, the variable's value on
+    rank 1   | weights | bias |  ...  |      rank r is a view of its place in row r
 
-So a network's gradients are reduced as one array, and what is reduced again as it is
-need not be copied. Results go to the rows that values were copied to. Where a value
-still lies in its place on some rank, it would be lost if the reduction is stopped on
-its way: then they go to a second side, rows like the first, where the variables lie
-from then on.
+So a network's gradients are reduced as one array, and a value that still lies in its
+place need not be copied before the next reduction. Results usually go to the rows that
+values were copied to. But if on some rank a value still lies in its place, it would be
+lost if the reduction was stopped halfway. Then the results go to a second *side*, rows
+like the first, where the variables lie from then on.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class VariableBuffers(FlatBuffers):
         return _VariableBuffer, self._comm.size
 
     def clear(self, key: tuple, variables: Mapping[int, SharedVariable]) -> None:
-        """Copy values of this rank elsewhere that lie where a reduction will write."""
+        """Copy values elsewhere that lie in the buffer, but not in their own place."""
         buffer = self._buffers.get(key)
         if not isinstance(buffer, _VariableBuffer):
             return
@@ -61,7 +61,7 @@ class VariableBuffers(FlatBuffers):
 
 
 class _Side:
-    """Rows of all ranks, what lies in this rank's, and what reduces it."""
+    """One side: rows of all ranks, views of this rank's row, and its reductions."""
 
     def __init__(
         self, comm: SharedMemoryComm, plan: FlatLayout, rows: np.ndarray
@@ -73,14 +73,15 @@ class _Side:
             DividedAllReduce(comm, run.op, values, values)
             for run, values in zip(plan.runs, self.runs, strict=True)
         ]
-        self._is_apart: bool | None = False  # where the results went last
+        # Whether the last results went to the other side; None after an interrupt.
+        self._is_apart: bool | None = False
 
     def reduce(self, weights: Sequence[float], to: _Side) -> None:
-        """Reduce this rank's part, to the rows of this side or of the other."""
-        # No reference to that side stays: a cycle would keep the memory of both.
+        """Reduce this rank's part, to the rows of side `to`, this one or the other."""
+        # No reference to `to` is kept: a cycle would keep the memory of both sides.
         is_apart = to is not self
         changes = is_apart != self._is_apart
-        # An interrupt in the loop leaves some redirected: then all are, another time.
+        # After an interrupt in the loop, all are redirected the next time.
         self._is_apart = None
         for reduction, results in zip(self.reductions, to.runs, strict=True):
             if changes:
@@ -103,11 +104,11 @@ class _VariableBuffer(FlatBuffer):
 
     @property
     def places(self) -> list[np.ndarray]:
-        """Where the variables lie, or will."""
+        """The variables' places in this rank's row of the present side."""
         return self._sides[self._side].places
 
     def has(self, value: np.ndarray) -> bool:
-        """Tell whether some of a value's memory is that of this rank's rows."""
+        """Return whether a value lies in this rank's rows, at least in part."""
         return any(np.may_share_memory(value, side.row) for side in self._sides)
 
     def reduce(
@@ -117,7 +118,7 @@ class _VariableBuffer(FlatBuffer):
         weights: Sequence[float],
         times: Times = UNCOUNTED,
     ) -> list[np.ndarray] | None:
-        """Combine the ranks' values; return None, on all, if any rank's do not fit."""
+        """Combine the ranks' values; return None, on all ranks, if any do not fit."""
         assert values is not None
         fits, stays = self.fits(values), False
         side = self._sides[self._side]
@@ -128,8 +129,9 @@ class _VariableBuffer(FlatBuffer):
             stays = not all(outside)
             for reduction, members in zip(side.reductions, self._members, strict=True):
                 reduction.put([(at, values[i]) for i, at in members if outside[i]])
-        # An interrupt, or another rank's error, may have kept some ranks from changing
-        # sides, or from making the second one. Then all make the buffer anew.
+        # If an interrupt, or another rank's error, has kept some ranks from changing
+        # sides, or from making the second one, the words differ, and all ranks make a
+        # new buffer. The lowest bit is whether some value lies in its place.
         state = 4 * self.serial + 2 * len(self._sides) - 2 + self._side
         word = 2 * state if fits else -2
         words = comm.agree(word + stays)
@@ -139,18 +141,19 @@ class _VariableBuffer(FlatBuffer):
         if any(each % 2 for each in words):
             to = 1 - to
             if len(self._sides) == 1:
-                # Arrays alone keep the memory of a rank: values may outlive the buffer.
+                # New attachments, so that only arrays keep the memory: values may
+                # outlive the buffer.
                 self._second = make_shared_rows(comm, Attachments(), self._shape)
                 self._sides.append(_Side(comm, self._plan, self._second.rows))
         side.reduce(weights, self._sides[to])
         comm.barrier()
-        # After it: until all are done, the values are where they were.
+        # Last: until all ranks are done, the values are where they were.
         self._side = to
         return self.places
 
 
 def _lies_at(value: np.ndarray, place: np.ndarray) -> bool:
-    """Tell whether a value lies in its place: compiled code makes new array objects."""
+    """Return whether a value lies in `place`, maybe by another array object."""
     return value is place or (
         value.flags.c_contiguous
         and (value.dtype, value.shape) == (place.dtype, place.shape)

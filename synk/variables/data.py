@@ -13,7 +13,7 @@ import numpy as np
 
 from ..errors import ORDINARY, StateError
 from ..memory.segment import WATCHED, Segment, Window
-from ..ranks.groups import OF_SCRIPT
+from ..ranks.groups import INHERITED
 from ..ranks.session import SESSION
 from ..user_frames import entry
 from ..workers.forks import forks_by_script
@@ -387,7 +387,7 @@ class Data:
 _states = itertools.count()
 
 
-OF_SCRIPT.append(Data)
+INHERITED.append(Data)
 
 
 class Lending:

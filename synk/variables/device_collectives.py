@@ -162,7 +162,7 @@ _as_rows = lru_cache(maxsize=16)(make_rows)
 def _left(context: RankContext, values: dict[int, Any]) -> dict[int, Any]:
     """Return windows of values for other ranks, or arrays if machines are several."""
     if context.comm is context.local:
-        return context.leave(values)
+        return context.publish(values)
     return {number: np.asarray(value) for number, value in values.items()}
 
 

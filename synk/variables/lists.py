@@ -114,16 +114,16 @@ def changing(
     def made(launch: Launch) -> None:
         if only_here:
             SESSION.context.transaction.undo_to(launch.number, 0)
-            ledger.see(variables)
+            ledger.mark_known(variables)
         else:
             ledger.note(variables, holding)
 
     def failed(launch: Launch, error: BaseException) -> None:
-        if launch.made is None:
+        if launch.calls_kept is None:
             lost = Holding("unknown", f"{holding.since} failed: {error}")
             ledger.note(variables, lost)
-        for entry in known:  # the new value may have been seen already
-            entry.see()
+        for entry in known:  # the new value may be known already
+            entry.mark_known()
 
     return Launch((), 1, failed, made)
 

@@ -93,7 +93,7 @@ def worker_get_values(
     values = {number: host.get_value(context.variables[number]) for number in numbers}
     if context.rank:
         arrays = {n: v for n, v in values.items() if isinstance(v, np.ndarray)}
-        values.update(context.leave(arrays))
+        values.update(context.publish(arrays))
     return [values[number] for number in numbers]
 
 

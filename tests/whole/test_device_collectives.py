@@ -78,7 +78,7 @@ def give(variables, by_rank):
     for rank, values in enumerate(by_rank):
         synk.set_value(rank, variables, values)
     SESSION.run(worker_take, master_replicate_variables(variables))
-    SESSION.ledger.see(variables)
+    SESSION.ledger.mark_known(variables)
     look([])
 
 
