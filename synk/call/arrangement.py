@@ -19,7 +19,7 @@ from pytensor.compile import SharedVariable
 from pytensor.graph.traversal import ancestors
 
 from ..compiler.spec import FunctionSpec
-from ..engines.plain_functions import untold
+from ..engines.plain_functions import unwatched
 from ..memory.partition import Selection, count, select
 from ..ranks.session import SESSION
 from ..variables.data import Data
@@ -213,7 +213,7 @@ class Arrangement:
         given = [var for var in self._spec.arguments if var in used]
         # A few additions: nothing is compiled for them.
         make = partial(pytensor.function, mode="FAST_COMPILE", trust_input=True)
-        return untold(make(given, wanted)), given
+        return unwatched(make(given, wanted)), given
 
 
 def _held(source: Any) -> np.ndarray:

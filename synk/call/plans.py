@@ -40,7 +40,7 @@ from ..choice.plan import (
 )
 from ..choice.work import KnownShapes, Work, nbytes_of, work_of
 from ..compiler.spec import FunctionSpec
-from ..engines import ENGINES, described, engine_named
+from ..engines import ENGINES, describe_mode, engine_named
 from ..memory.partition import cuts
 from ..programs.programs import CallKind, Programs, Subset
 from ..ranks.pool import Pool, no_pool
@@ -347,7 +347,7 @@ class Plans:
     def _plan_asked_for(self, rows: int, arrays: Sequence[Any]) -> Plan:
         """Return the plan where the script, or the environment, has named a mode."""
         spec, asked = self._spec, engine_asked_for(self._spec)
-        why = described(spec.mode) if asked is None else "by SYNK_ENGINE"
+        why = describe_mode(spec.mode) if asked is None else "by SYNK_ENGINE"
         engine = asked or engine_of(spec.mode)
         if not engine_named(engine).HAS_BLOCKS or draws_among_rows(spec):
             at_once = f"{why} goes through all rows of a rank at once"

@@ -246,7 +246,7 @@ def predict(facts: PlanFacts) -> Predicted | None:
     together, alone = together_and_alone(facts, engine)
     costs = engine_named(engine).costs
     elements = costs.slower * (work.elements + work.common)
-    elements += work.dear * (costs.dear_by_pytensor - 1)
+    elements += work.dear * (costs.pytensor_exp_factor - 1)
     by_pytensor = CALL + work.products + elements
     of_all_cores = SERIAL_OF_PRODUCTS + (1 - SERIAL_OF_PRODUCTS) / facts.cores
     serial = CALL + work.products * of_all_cores + elements

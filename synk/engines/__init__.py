@@ -1,8 +1,8 @@
-"""Ways of compiling and running a graph on a rank: a table, which other rooms ask.
+"""The engines: ways to compile and run a graph on a rank, in the table `ENGINES`.
 
-`Engine` is what there is to know of one, with the values for most of PyTensor's modes:
-functions of numpy's arrays, on the host. Another engine says what is otherwise with it;
-CONTRIBUTING.rst shows how one is added.
+`Engine` has the attributes of an engine. Its defaults are those of most PyTensor modes:
+functions of numpy arrays, on the host. A subclass overrides what differs;
+CONTRIBUTING.rst shows how to add one.
 """
 
 from __future__ import annotations
@@ -23,64 +23,64 @@ from . import host, jax
 
 @dataclass(frozen=True)
 class Costs:
-    """What calls take beside computing; docs/modes.rst says how numbers were set."""
+    """How an engine's speed is estimated; docs/modes.rst says how numbers were set."""
 
     dispatch: float = 0.0
-    """Seconds that a call takes at least, if they are more than some microseconds."""
+    """The least seconds of a call, if more than some microseconds."""
     slower: float = 1.0
-    """How many times as long elements take as in numba's loops: of matrices, mostly."""
+    """Time per element, mostly of matrices, in units of that of numba's loops."""
     serial: float = 1.0
-    """The part that more threads do not shorten (Amdahl's law), but in products."""
-    dear_by_pytensor: float = 1.0
-    """How many times as long PyTensor alone takes for functions such as ``exp``."""
+    """The fraction that threads do not speed up (Amdahl's law), except in products."""
+    pytensor_exp_factor: float = 1.0
+    """Time of ``exp`` and the like in plain PyTensor, in units of this engine's."""
 
 
 class Engine:
-    """What compiles graphs; this one by PyTensor, to code for numpy's arrays."""
+    """A way to compile and run graphs; this one by PyTensor, for numpy arrays."""
 
     name: str | None = None
-    """What plans, records and ``SYNK_ENGINE`` call it; None if it is never chosen."""
+    """Its name in plans, records and ``SYNK_ENGINE``; None if synk never chooses it."""
     mode: str | None = None
-    """PyTensor's mode that it is chosen by."""
+    """The PyTensor mode that synk compiles in when it chooses this engine."""
     linker: type[Any] = Linker
-    """What compiles in the modes that are this engine's."""
+    """The class of PyTensor linkers whose modes belong to this engine."""
     packages: tuple[str, ...] = ()
-    """Whose errors say that it cannot compile a graph, so that another engine is to."""
+    """Packages whose errors mean that this engine cannot compile a graph."""
     costs = Costs()
 
     NEEDS_SIZES = False
-    """Whether shapes must follow from those of arguments."""
+    """Whether all shapes must follow from the shapes of arguments."""
     ON_DEVICE = False
-    """Whether values lie where the engine computes: on a GPU, if the rank has one."""
+    """Whether values stay on the engine's device: the rank's GPU, if it has one."""
     PER_SHAPE = False
-    """Whether code is made for each shape of the arguments, when that is first met."""
+    """Whether it compiles anew for each new shape of the arguments."""
     HAS_PRECISIONS = False
-    """Whether products of float32 can be computed in others."""
+    """Whether it can compute products of float32 in another precision."""
     HAS_BLOCKS = False
-    """Whether a compiled loop goes through rows in blocks."""
+    """Whether it compiles the loop over blocks of rows."""
     MAKES_CODE_AHEAD = False
     """Whether one rank can make the machine code for all before the first call."""
     RAISES_LESS = False
-    """Whether some Ops go on with some number where others raise."""
+    """Whether some Ops return a number where other engines raise."""
 
     compile_graph = staticmethod(host.compile_graph)
     """Compiles a graph to a function of arrays that returns a list of arrays."""
     get_value = staticmethod(host.get_value)
-    """Returns the value of a shared variable itself, an array where they lie."""
+    """Returns the value of a shared variable as the engine's own array, uncopied."""
     set_value = staticmethod(host.set_value)
-    """Makes what a function has returned the value of a shared variable."""
+    """Makes a result of a compiled function the value of a shared variable."""
     as_output = staticmethod(host.as_output)
-    """Returns what a function has returned as an array of numpy's."""
+    """Converts a result of a compiled function to a numpy array."""
 
     def can_be_chosen(self) -> bool:
-        """Tell whether it can compute here, where the script has named no mode."""
+        """Return whether synk may choose this engine if the script names no mode."""
         return True
 
 
 class _Numba(Engine):
     name, mode, linker, packages = "numba", "NUMBA", NumbaLinker, ("numba",)
-    # PyTensor's loops call such functions number by number, and synk's do not.
-    costs = Costs(dear_by_pytensor=2.6)
+    # PyTensor's loops call `exp` once per element; synk's are vectorised.
+    costs = Costs(pytensor_exp_factor=2.6)
     HAS_BLOCKS = MAKES_CODE_AHEAD = True
 
 
@@ -94,7 +94,7 @@ class _JAX(Engine):
     as_output = staticmethod(jax.as_output)
 
     def can_be_chosen(self) -> bool:
-        """Not in a script that computes in 32 bits by JAX, and is to go on so."""
+        """Return False if JAX is missing, or the script uses JAX in 32 bits itself."""
         if importlib.util.find_spec("jax") is None:
             return False
         package: Any = sys.modules.get("jax")
@@ -105,36 +105,36 @@ class _JAX(Engine):
 HOST, JAX = Engine(), _JAX()
 
 ENGINES: dict[str, Engine] = {"JAX": JAX, "numba": _Numba()}
-"""Those that can be chosen."""
+"""The engines that synk may choose, by name."""
 
 
 def engine_for(mode: Any) -> Engine:
-    """Return what compiles graphs in one of PyTensor's modes."""
+    """Return the engine of a PyTensor mode."""
     linker = get_mode(mode).linker
     own = (each for each in ENGINES.values() if isinstance(linker, each.linker))
     return next(own, HOST)
 
 
 def mode_now(mode: Any) -> Any:
-    """Return a mode that stays as it is, whatever becomes of PyTensor's settings.
+    """Return `mode`, or for None the mode of PyTensor's present settings.
 
-    None, as they come: then engines are chosen.
+    Returns None if the settings are PyTensor's defaults: synk then chooses the engine.
     """
     return get_mode(None) if mode is None and not are_settings_default() else mode
 
 
 def are_settings_default() -> bool:
-    """Tell whether PyTensor's settings leave open what compiles."""
+    """Return whether PyTensor's settings are defaults, so that synk may choose."""
     return (config.mode, config.linker, config.optimizer) == ("Mode", "auto", "o4")
 
 
 def engine_named(name: str | None) -> Engine:
-    """Return the engine of a plan; None stands for those that have no name."""
+    """Return the engine of this name; `HOST` for None."""
     return HOST if name is None else ENGINES[name]
 
 
-def described(mode: Any) -> str:
-    """Say what one of PyTensor's modes is, and what compiles there."""
+def describe_mode(mode: Any) -> str:
+    """Return words for a PyTensor mode and what compiles in it."""
     linker: Any = get_mode(mode).linker
     if isinstance(linker, JITLinker):
         by = type(linker).__name__.removesuffix("Linker").replace("Numba", "numba")
@@ -152,5 +152,5 @@ def described(mode: Any) -> str:
 
 
 def compiles_in_calls(mode: Any) -> bool:
-    """Tell whether machine code is made in a function's first call only."""
+    """Return whether a function's machine code is made in its first call."""
     return isinstance(get_mode(mode).linker, JITLinker)

@@ -1,16 +1,16 @@
-"""Graphs as functions of JAX or numba: PyTensor's, with fixes where synk compiles.
+"""Conversion of graphs to functions of JAX or numba: PyTensor's, with synk's fixes.
 
-PyTensor looks up how an Op is converted by the Op's class, in tables that are the same
-for everybody who compiles. Nothing of PyTensor's is replaced there: what synk compiles
-has a linker of synk's (`own_mode`), which asks a table of synk's own. That calls
-PyTensor's conversion, with those of `fixes` around it that are for the Op.
+PyTensor looks up the conversion of an Op by the Op's class, in tables that all code in
+the process shares. synk does not change those entries: its functions have a linker of
+synk (`own_mode`), which asks a table of synk. That calls PyTensor's conversion, wrapped
+in the `fixes` for the Op.
 
-Some of PyTensor's conversions convert a graph or an Op within theirs, by a global name
-of their module (``jax_funcify``). They are called as copies of theirs, for which that
-name means synk's table, so that loops and fused Ops have the fixes inside as well.
+Some of PyTensor's conversions convert an inner graph or Op, by a global name of their
+module (``jax_funcify``). synk calls copies of these functions, in which that name
+means synk's table, so that loops and fused Ops have the fixes inside as well.
 
-What PyTensor's tables do get are synk's own Ops, such as convolutions: a plain
-``pytensor.function`` can have them.
+synk's own Ops, such as convolutions, are in PyTensor's tables: a plain
+``pytensor.function`` can compute them.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ from . import fixes, passed_draws, precision
 
 
 def own_mode(mode: Any, product_precision: str | None = None) -> Mode:
-    """Return one of PyTensor's modes as synk compiles in it.
+    """Return the mode in which synk compiles for a PyTensor mode: with synk's linker.
 
-    Modes that are more than a linker and rewrites, such as ``DebugMode``, stay as they
-    are. The precision is that of products of float32 in JAX mode.
+    Modes that are more than a linker and rewrites, such as ``DebugMode``, are returned
+    unchanged. `product_precision` is that of products of float32 in JAX mode.
     """
     mode = get_mode(mode)
     is_plain = isinstance(mode.provided_optimizer, RewriteDatabaseQuery)
@@ -50,8 +50,8 @@ def own_mode(mode: Any, product_precision: str | None = None) -> Mode:
     if type(linker) is NumbaLinker:
         linker = OwnNumbaLinker()
     elif type(linker) is JAXLinker:
-        # XLA fuses by itself. Where PyTensor makes one node of sizes and of values
-        # that are computed from them, JAX would know neither when it compiles.
+        # XLA fuses by itself. In a node that PyTensor fuses of sizes and values, JAX
+        # would not know the sizes when it compiles.
         mode = mode.excluding("fusion").register(*fixes.JAX_REWRITES)
         if product_precision in precision.SHORT:
             factors = precision.ConvertFactors(product_precision)
@@ -79,15 +79,15 @@ class OwnJAXLinker(JAXLinker):
         import jax
 
         _register_jax()
-        # With floatX=float32 PyTensor has JAX make 32 bits of all that a graph declares
-        # as 64. There is one such setting, for the whole process.
+        # With floatX=float32 PyTensor turns this off, and JAX makes 32 bits of all that
+        # a graph declares as 64. The setting is one for the whole process.
         jax.config.update("jax_enable_x64", True)
         kwargs["conversions"] = _jax_conversions(self._precision)
         # PyTensor's linker looks up the conversion by the class of the graph.
         kind, fgraph.__class__ = fgraph.__class__, _OwnGraph
         try:
             with warnings.catch_warnings():
-                # Such as that of broadcasting, which JAX checks by itself.
+                # Such as an assertion about broadcasting, which JAX checks itself.
                 warnings.filterwarnings("ignore", "Skipping Assert")
                 storages = input_storage, storage_map
                 return super().fgraph_convert(fgraph, *storages, **kwargs)
@@ -96,17 +96,17 @@ class OwnJAXLinker(JAXLinker):
 
 
 class _OwnGraph(FunctionGraph):
-    """A graph that is being converted by synk's table."""
+    """The class of a graph while synk's table converts it."""
 
 
 class _JAXConversions:
-    """What converts Ops and graphs to JAX: PyTensor's functions, with fixes."""
+    """A table of conversions to JAX: PyTensor's, with fixes. A call converts an Op."""
 
     def __init__(self, product_precision: str | None) -> None:
         from pytensor.link.jax.dispatch import jax_funcify, jax_typify
         from pytensor.link.jax.dispatch.random import jax_sample_fn
 
-        self._theirs: Any = jax_funcify
+        self._original: Any = jax_funcify
         self._fixes = [*fixes.JAX_FIXES]
         if product_precision is not None:
             products = partial(precision.in_precision, product_precision)
@@ -120,11 +120,11 @@ class _JAXConversions:
         )
 
     def __call__(self, op: Any, node: Apply | None = None, **kwargs: Any) -> Callable:
-        """Return the function of an Op, or of a graph; as PyTensor's `jax_funcify`."""
-        theirs = self._copied(self._theirs.dispatch(type(op)))
+        """Return JAX's function for an Op or a graph, like PyTensor's `jax_funcify`."""
+        original = self._copied(self._original.dispatch(type(op)))
 
         def convert(op: Any, node: Any) -> Callable:
-            return theirs(op, node=node, **kwargs)
+            return original(op, node=node, **kwargs)
 
         for kinds, fix in self._fixes if node is not None else ():
             if isinstance(op, kinds):
@@ -132,8 +132,8 @@ class _JAXConversions:
         return convert(op, node)
 
     def of_graph(self, graph: Any, **kwargs: Any) -> Callable:
-        """Return the function of a graph."""
-        return self._copied(self._theirs.dispatch(FunctionGraph))(graph, **kwargs)
+        """Return JAX's function for a graph."""
+        return self._copied(self._original.dispatch(FunctionGraph))(graph, **kwargs)
 
 
 _jax_conversions = cache(_JAXConversions)
@@ -146,36 +146,35 @@ class OwnNumbaLinker(NumbaLinker):
     """PyTensor's linker for numba, with synk's conversions."""
 
     def fgraph_convert(self, fgraph: Any, **kwargs: Any) -> Any:  # type: ignore[override]
-        """Convert a graph to a function of numba's, and the key of its code."""
+        """Return numba's function for a graph, and the cache key of its code."""
         _register_numba()
         return _numba_conversions().with_cache(fgraph, **kwargs)
 
 
 class _NumbaConversions:
-    """What converts Ops and graphs to numba: PyTensor's functions, with fixes.
+    """A table of conversions to numba: PyTensor's, with fixes. A call converts an Op.
 
-    A conversion gives a function and a key, which tells its code from all other code
-    in PyTensor's cache on disk. The functions used here are in the module ``basic`` of
-    PyTensor 2.38 to 3.3.
+    A conversion returns a function and its code's key in PyTensor's cache on disk. The
+    functions used here are in the module ``basic`` of PyTensor 2.38 to 3.3.
     """
 
     def __init__(self) -> None:
         from pytensor.link.numba.dispatch import basic
 
-        self._theirs: Any = basic.numba_funcify_and_cache_key
-        with_keys = {self._theirs: self}
+        self._original: Any = basic.numba_funcify_and_cache_key
+        with_keys = {self._original: self}
         without_keys = {basic.numba_funcify: lambda *args, **kw: self(*args, **kw)[0]}
         self.with_cache = _copier(with_keys | without_keys)(
             basic.numba_funcify_ensure_cache
         )
-        """Converts, and has numba keep the code."""
+        """Converts an Op or graph, and makes numba keep the code on disk."""
         self._copied = _copier(
             with_keys | {basic.numba_funcify_ensure_cache: self.with_cache}
         )
 
     def __call__(self, op: Any, node: Apply | None = None, **kwargs: Any) -> tuple:
-        """Return the function of an Op or a graph, and its key."""
-        made = self._copied(self._theirs.dispatch(type(op)))(op, node=node, **kwargs)
+        """Return numba's function for an Op or a graph, and its key."""
+        made = self._copied(self._original.dispatch(type(op)))(op, node=node, **kwargs)
         fix = fixes.NUMBA_FIXES.get(type(op))
         ours = None if fix is None or node is None else fix(node, *made)
         return made if ours is None else ours
@@ -186,26 +185,29 @@ _numba_conversions = cache(_NumbaConversions)
 # -- copies
 
 
-def _copier(meant: Mapping[Any, Any]) -> Callable[[Any], Any]:
-    """Return what copies functions, such that globals of theirs mean other objects."""
-    by_id = {id(old): (old, new) for old, new in meant.items()}
+def _copier(replacements: Mapping[Any, Any]) -> Callable[[Any], Any]:
+    """Return a function that copies a function, with some globals replaced.
 
-    def means(value: Any) -> Any:
+    `replacements` has the new objects by the old ones.
+    """
+    by_id = {id(old): (old, new) for old, new in replacements.items()}
+
+    def replaced(value: Any) -> Any:
         return by_id[id(value)][1] if id(value) in by_id else value
 
     def of_cell(cell: CellType) -> CellType:
-        """Copy what a decorator of PyTensor's has around a function."""
+        """Copy a closure's cell: the function that a decorator of PyTensor wraps."""
         value = cell.cell_contents
-        is_theirs = str(getattr(value, "__module__", "")).startswith("pytensor.")
-        return CellType(copied(value) if is_theirs else means(value))
+        is_pytensors = str(getattr(value, "__module__", "")).startswith("pytensor.")
+        return CellType(copied(value) if is_pytensors else replaced(value))
 
     @cache
     def copied(function: Any) -> Any:
         if not isinstance(function, FunctionType):
-            return means(function)
+            return replaced(function)
         made = FunctionType(
             function.__code__,
-            {name: means(value) for name, value in function.__globals__.items()},
+            {name: replaced(value) for name, value in function.__globals__.items()},
             function.__name__,
             function.__defaults__,
             function.__closure__ and tuple(map(of_cell, function.__closure__)),
@@ -219,11 +221,11 @@ def _copier(meant: Mapping[Any, Any]) -> Callable[[Any], Any]:
 # -- synk's own Ops
 
 
-class _Prepare(GraphRewriter):
-    """Enters synk's Ops in PyTensor's tables; leaves the graph as it is.
+class _RegisterOps(GraphRewriter):
+    """A rewrite that registers synk's Ops with PyTensor, and leaves the graph as it is.
 
-    A table of PyTensor's is in a module that imports JAX, or much of numba: too much
-    for ``import synk``. But what compiles a graph for these rewrites it first.
+    PyTensor's tables are in modules that import JAX, or much of numba: too slow for
+    ``import synk``. A rewrite runs only when a graph is compiled for JAX or numba.
     """
 
     def __init__(self, register: Callable[[], None]) -> None:
@@ -231,7 +233,7 @@ class _Prepare(GraphRewriter):
         self._register = register
 
     def apply(self, fgraph: Any) -> None:
-        """Enter them, once."""
+        """Register them; the second time has no effect."""
         self._register()
 
 
@@ -259,12 +261,12 @@ def _register_numba() -> None:
 
     @numba_funcify.register(KernelOp)
     def call_perform(op: KernelOp, node: Apply, **kwargs: Any) -> Callable:
-        with warnings.catch_warnings():  # as it is meant so
+        with warnings.catch_warnings():  # object mode is intended
             warnings.filterwarnings("ignore", "Numba will use object mode")
             return generate_fallback_impl(op, node=node, **kwargs)
 
     passed_draws.register_numba()
 
 
-optdb.register("synk_nn_jax", _Prepare(_register_jax), "jax", position=-1)
-optdb.register("synk_nn_numba", _Prepare(_register_numba), "numba", position=-1)
+optdb.register("synk_nn_jax", _RegisterOps(_register_jax), "jax", position=-1)
+optdb.register("synk_nn_numba", _RegisterOps(_register_numba), "numba", position=-1)

@@ -15,7 +15,7 @@ from pytensor.graph.basic import Variable
 
 from .conversions import own_mode
 from .numba_code import ignoring
-from .plain_functions import bring_home, is_foreign, untold
+from .plain_functions import is_foreign, make_numpy, unwatched
 
 
 def compile_graph(
@@ -29,21 +29,21 @@ def compile_graph(
 ) -> Callable[..., list[np.ndarray]]:
     """Compile a graph to a function of arrays that returns a list of arrays.
 
-    The arrays it is called with must have exactly the inputs' dtypes and dimensions and
-    be C-contiguous and writeable; nothing is checked again. (Numba compiles a function
+    Arguments of that function must have exactly the inputs' dtypes and dimensions and
+    be C-contiguous and writeable; it does not check them. (Numba compiles a function
     anew for an array that is strided or read-only, which takes 0.3 s and more.)
-    ``inspect.unwrap`` finds PyTensor's function in it.
+    ``inspect.unwrap`` returns PyTensor's function.
     """
     made = make_function(inputs, outputs, updates, mode, name, options)
-    function = untold(made)
+    function = unwatched(made)
     read = [var.container.storage for var in made.get_shared()]
     if not read:
         return function
 
     @wraps(function, assigned=(), updated=())
     def call(*args: np.ndarray) -> list[np.ndarray]:
-        if "jax" in sys.modules:  # a function compiled for it may have left its arrays
-            bring_home(read)
+        if "jax" in sys.modules:  # variables may hold arrays of JAX
+            make_numpy(read)
         return function(*args)
 
     return call
@@ -58,10 +58,10 @@ def make_function(
     options: dict[str, Any],
     precision: str | None = None,
 ) -> Function:
-    """Return PyTensor's function, which checks none of its arguments."""
+    """Compile a graph to PyTensor's function, which does not check its arguments."""
     options = {key: value for key, value in options.items() if key not in _OURS}
-    # Deprecated, and needed for variables that bring an update along: which updates are
-    # made is settled in `compiler.spec`.
+    # `no_default_updates` is deprecated, but `updates` already has the default updates
+    # (see `compiler.spec`).
     with ignoring(mode, DeprecationWarning):
         return pytensor.function(
             inputs,
@@ -77,13 +77,13 @@ def make_function(
 
 
 _OURS = ("trust_input", "allow_input_downcast")
-"""Options that are dealt with where a function is made or called."""
+"""Options of `synk.function` that synk itself obeys; PyTensor does not get them."""
 
 
 def get_value(variable: SharedVariable) -> Any:
     """Return the value of a shared variable itself, without a copy.
 
-    Of an array of JAX's numpy's view is returned, which must not be written to.
+    For an array of JAX, returns numpy's view of it, which must not be written to.
     """
     value = variable.get_value(borrow=True, return_internal_type=True)
     return np.asarray(value) if is_foreign(value) else value

@@ -1,19 +1,19 @@
-"""PyTensor's JAX mode: shared variables stay where JAX computes.
+"""PyTensor's JAX mode: values of shared variables stay on JAX's device.
 
-Three things are done here that PyTensor leaves to the user of such functions:
+synk's functions do three things that PyTensor's JAX functions do not:
 
 *Rows.* JAX takes arrays of the CPU without a copy and goes on computing after a call
-has returned. A function made here returns when its values are there, so that the memory
-of the rows can be used again.
+has returned. A function made here returns when its values are computed, so that the
+memory of the rows can be used again.
 
 *Random streams.* PyTensor gives each compiled function a copy of a random generator,
-which would then be seen by no other function, checkpoint or rank. Here a generator is
-an input: each call derives a key for JAX from the variable's own generator, and draws
-from that if the function updates it.
+and other functions, checkpoints and ranks do not see its draws. Here a generator is
+an input: each call derives a key for JAX from the variable's own generator, and
+advances that generator if the function updates it.
 
-*Code.* What XLA compiles is kept on disk, and found by the next run of a script. JAX
-has such a cache, which is off until it is told a folder. If the script has told it
-none, it gets one beside what PyTensor compiles (``config.base_compiledir``).
+*Code.* XLA's code is kept on disk for the next run of a script. JAX's cache on disk is
+off unless it has a folder. If the script has set none, synk sets one beside PyTensor's
+compiled code (``config.base_compiledir``).
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from pytensor.tensor.random.type import RandomType
 from ..workers.affinity import allowed_cores
 from . import host
 from .jax_bounds import Bounds
-from .plain_functions import settle, show_numpys, untold
+from .plain_functions import make_numpy_without_ranks, show_as_numpy, unwatched
 
 
 def compile_graph(
@@ -53,9 +53,9 @@ def compile_graph(
     options: dict[str, Any],
     precision: str | None = None,
 ) -> Callable[..., list[Any]]:
-    """Compile a graph to a function of arrays that returns a list of JAX's arrays.
+    """Compile a graph to a function that returns a list of arrays of JAX.
 
-    The arrays it is called with may be numpy's or JAX's.
+    Arguments of that function may be arrays of numpy or JAX.
     """
     _start()
     drawn = [var for var, _ in updates]
@@ -70,16 +70,19 @@ def compile_graph(
         var: var.type(name=var.name) for var in streams
     }
     bounds = Bounds(graph)
-    # What a graph makes of a stream is not kept: the next key is drawn anew.
+    # The graph's new state of a stream is dropped: each call derives a new key.
     graphs = clone_replace([*outputs, *bounds.flags], stand_ins)
     taken = [*inputs, *stand_ins.values()]
     function = host.make_function(taken, graphs, [], mode, name, options, precision)
-    show_numpys([*function.get_shared(), *drawn])
+    show_as_numpy([*function.get_shared(), *drawn])
     return _Program(function, streams, drawn, bounds)
 
 
-def start_in(surroundings: Callable[[], AbstractContextManager] | None) -> None:
-    """Have XLA started in a ``with`` block, whose cores tell its number of threads."""
+def start_xla_in(surroundings: Callable[[], AbstractContextManager] | None) -> None:
+    """Set the context manager in which XLA starts, with as many threads as cores.
+
+    None: XLA starts with the cores that the process has.
+    """
     _surroundings[:] = [] if surroundings is None else [surroundings]
 
 
@@ -87,71 +90,71 @@ _surroundings: list[Callable[[], AbstractContextManager]] = []
 
 
 def _start() -> None:
-    """Start XLA, once; nothing, if the script has done so before."""
+    """Start XLA, in the context of `start_xla_in`, unless it has been started."""
     while _surroundings:
         with _surroundings.pop()():
             import jax
 
             jax.devices()
-            keep_code()
-    keep_code()
+            enable_code_cache()
+    enable_code_cache()
 
 
 def get_value(variable: SharedVariable) -> Any:
-    """Return the value of a shared variable, which from now on is an array of JAX's."""
-    show_numpys([variable])
-    return _taken_over(variable.container.storage)
+    """Return the value of a shared variable, after making it an array of JAX."""
+    show_as_numpy([variable])
+    return _as_jax_array(variable.container.storage)
 
 
 def has_value(variable: SharedVariable) -> bool:
-    """Tell whether the value of a shared variable is an array of JAX's."""
+    """Return whether the value of a shared variable is an array of JAX."""
     jax: Any = sys.modules.get("jax")
     return jax is not None and isinstance(variable.container.storage[0], jax.Array)
 
 
-def _taken_over(storage: list[Any]) -> Any:
-    """Return what a variable's storage holds, after making it an array of JAX's."""
+def _as_jax_array(storage: list[Any]) -> Any:
+    """Return the value in a variable's storage, after making it an array of JAX."""
     value = storage[0]
     if isinstance(value, np.ndarray):
         import jax
 
         _start()
-        # A copy, and not JAX's view of an array that somebody may write to. (For it
-        # `jax.numpy.array` compiles for each shape; `may_alias` is not heeded.) It is
-        # told its device, as results of arrays that come by DLPack are: for one that is
-        # not told, JAX would compile another time.
+        # Copied, as the script may write to the numpy array. (`jax.numpy.array` would
+        # copy too, but compiles for each shape, and `may_alias` has no effect.) Named
+        # a device, like results computed from arrays that come by DLPack: JAX compiles
+        # again for an array whose device is not set.
         value = jax.device_put(np.array(value))
         value = storage[0] = jax.device_put(value, next(iter(value.devices())))
     return value
 
 
 def set_value(variable: SharedVariable, value: Any) -> None:
-    """Make `value` itself, an array of JAX's, the value of a shared variable.
+    """Make `value` itself the value of a shared variable, without a copy.
 
-    What a graph makes of a random stream is not kept: the next key is drawn anew.
+    For a random stream `value` is ignored, and the variable's generator is advanced.
     """
     if isinstance(variable.type, RandomType):
         _draw(host.get_value(variable))
     elif isinstance(value, np.ndarray):
         host.set_value(variable, value)
-    else:  # the variable's own set_value would make it an array of numpy's
+    else:  # the variable's own set_value would convert to numpy
         if _look_about:
             wait([value])
         variable.container.storage[0] = value
-        settle([variable.container.storage])
+        make_numpy_without_ranks([variable.container.storage])
 
 
 def as_output(value: Any) -> Any:
-    """Return a value as an array that belongs to the caller."""
+    """Return a value as a numpy array that belongs to the caller."""
     if _look_about:
         wait([value])
-    if _read and hasattr(value, "is_ready"):  # what slices add up is numpy's
+    if _read and hasattr(value, "is_ready"):  # sums of slices are numpy's already
         return _read[0](value)
     return np.array(value)
 
 
-def read_with(read: Callable[[Any], np.ndarray] | None) -> None:
-    """Have `read` make an array of numpy's of one of JAX's that is there."""
+def read_arrays_with(read: Callable[[Any], np.ndarray] | None) -> None:
+    """Set the function that copies a computed array of JAX to numpy; None: numpy's."""
     _read[:] = [] if read is None else [read]
 
 
@@ -159,7 +162,15 @@ _read: list[Callable[[Any], np.ndarray]] = []
 
 
 class _Program:
-    """A compiled function, and the shared variables that it reads."""
+    """A compiled function, called with arrays; returns a list of arrays of JAX.
+
+    Parameters
+    ----------
+    function : PyTensor's function; its last inputs are `streams`
+    streams : random streams that the graph reads
+    drawn : random streams that the function updates
+    bounds : the checks of indices, whose flags are the last output, if there are any
+    """
 
     def __init__(
         self,
@@ -168,28 +179,28 @@ class _Program:
         drawn: list[SharedVariable],
         bounds: Bounds,
     ) -> None:
-        self._function = untold(function)
-        # PyTensor's call takes and stores one array after the other: of hundreds that
-        # takes longer than to compute. Modes of a user's own may need that call.
+        self._function = unwatched(function)
+        # JAX's function itself: with hundreds of arrays, PyTensor's call takes longer
+        # than the computation. A user's own mode may have no such function.
         self._compiled: Any = getattr(function.vm, "jit_fn", None)
         self._read = [var.container.storage for var in function.get_shared()]
         self._streams = streams
         self._drawn, self._bounds = drawn, bounds
-        # Of streams whose keys another stage has made.
+        # Updated streams that reach this stage as an argument, from another stage.
         self._led_on = [var for var in drawn if var not in streams]
         self.shapes: set[tuple] = set()
-        """Of arguments that it was called with; XLA compiles for each."""
+        """Shapes of arguments in calls so far; XLA has compiled for each."""
 
     def __call__(self, *args: Any) -> list[Any]:
-        # The key of a stream, which another stage has drawn from, is a dict.
+        # A key of a stream, from another stage, is a dict and has no shape.
         self.shapes.add(tuple([getattr(arg, "shape", None) for arg in args]))
         read = [storage[0] for storage in self._read]
         if np.ndarray in set(map(type, read)):
-            read = list(map(_taken_over, self._read))
+            read = list(map(_as_jax_array, self._read))
         keys = [_key(var, draw=var in self._drawn) for var in self._streams]
         results: list[Any] | None = None
         if self._compiled is not None:
-            with contextlib.suppress(Exception):  # of which PyTensor's call says more
+            with contextlib.suppress(Exception):  # PyTensor's call has a better error
                 results = list(self._compiled(*args, *keys, *read) or ())
         if results is None:
             results = self._function(*args, *keys)
@@ -201,21 +212,21 @@ class _Program:
         return results
 
 
-def look_about_with(look_about: Callable[[], object] | None) -> None:
-    """Have waits call `look_about`, which raises if what they wait for will not come.
+def poll_in_waits(look_about: Callable[[], object] | None) -> None:
+    """Make waits for JAX call `look_about`, which raises if another rank has failed.
 
-    A GPU may be waiting for one of another rank; the CPU comes to its end by itself.
+    Needed on GPUs, which may wait for another rank's GPU. None: waits only block.
     """
     _look_about[:] = [] if look_about is None else [look_about]
 
 
 _look_about: list[Callable[[], object]] = []
 _POLL = 20e-6
-"""Seconds between looks at work that is not done."""
+"""Seconds between two looks at an unfinished array."""
 
 
 def wait(values: list[Any]) -> None:
-    """Return when JAX has computed values; a stream's are a dict."""
+    """Wait until JAX has computed `values`: arrays, or dicts of them for streams."""
     import jax
 
     for look_about in _look_about:
@@ -228,7 +239,10 @@ def wait(values: list[Any]) -> None:
 
 
 def _key(var: SharedVariable, draw: bool) -> Any:
-    """Return a stream as compiled functions take it; `draw` it if they update it."""
+    """Return a key of JAX for a stream; `draw` it from the variable's own generator.
+
+    Otherwise the key comes from a copy, and the generator stays as it is.
+    """
     from pytensor.link.jax.dispatch import jax_typify
 
     generator = host.get_value(var)
@@ -244,9 +258,9 @@ def _draw(generator: np.random.Generator) -> np.ndarray:
 
 _FOLDER = "synk-xla"
 _LEAST = 0.1
-"""Seconds that it takes to compile what is kept; JAX keeps nothing under 1.0."""
+"""Code is kept if it takes these seconds to compile; JAX's own default is 1.0."""
 _READS_ITS_OWN = 0, 10, 2
-"""The first version of JAX that reads what it has kept without a complaint.
+"""The first version of JAX that reads its own cache without error messages.
 
 0.9.2 and 0.10.1 print errors as they read code of the same processor: "Target machine
 feature +prefer-no-gather is not supported on the host machine" (JAX's issue 38445).
@@ -255,11 +269,11 @@ Before 0.10.2 the cache is left to the script.
 
 
 @functools.cache
-def keep_code() -> None:
-    """Have JAX keep what XLA compiles, unless it has been told.
+def enable_code_cache() -> None:
+    """Turn on JAX's cache of compiled code on disk, unless the script has set one.
 
-    Called with the cores that XLA has, or is to have. Does nothing if no folder can be
-    made or written to.
+    Call it while the process has the cores that XLA uses. Does nothing if the folder
+    cannot be made or written to.
     """
     import jax
 
@@ -272,8 +286,8 @@ def keep_code() -> None:
     with contextlib.suppress(OSError):
         folder.mkdir(parents=True, exist_ok=True)
         for path in folder.glob("*-cache"):
-            # Of a process that was ended before it could write: JAX would warn of it,
-            # each time, and never write it anew.
+            # An empty file, of a process that died as it wrote: JAX would warn of the
+            # file each time, and never replace it.
             if not path.stat().st_size:
                 path.unlink()
         if os.access(folder, os.W_OK):
@@ -282,10 +296,10 @@ def keep_code() -> None:
 
 
 def folder_for(threads: int) -> Path:
-    """Return the folder of code for this processor and so many threads.
+    """Return the folder of code for this processor and number of threads.
 
-    XLA makes code for the processor, and for as many threads as it has: what was
-    compiled with one runs on one. JAX looks at neither when it reads the cache.
+    XLA compiles for a processor and a number of threads: code compiled with one thread
+    runs on one. JAX checks neither when it reads the cache.
     """
     found: dict[str, str] = {}
     with contextlib.suppress(OSError):

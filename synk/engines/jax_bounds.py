@@ -1,7 +1,7 @@
-"""Indices in JAX mode: one that is out of range is an error, as it is elsewhere.
+"""Indices in JAX mode: one that is out of range raises IndexError, as in other modes.
 
-XLA takes the nearest element in its place, and says nothing. So a graph returns one
-value more, from which each call sees whether all indices were in range.
+XLA itself silently takes the nearest element. So a graph returns one more value, a
+vector of flags, by which each call checks that all indices were in range.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ INDEXING = _READING + _WRITING
 
 
 class Bounds:
-    """The indices of a graph, each of which must be in range."""
+    """The checks of all indices in a graph."""
 
     def __init__(self, graph: Sequence[Variable]) -> None:
         found = {
@@ -36,11 +36,11 @@ class Bounds:
         self._nodes = [node for node, flag in found.items() if flag is not None]
         flags: list[Any] = [flag for flag in found.values() if flag is not None]
         self.flags: list[Variable] = [pt.stack(flags)] if flags else []
-        """None, or one vector of bools: which nodes have all of theirs in range."""
+        """Empty, or one vector: for each of `_nodes`, are its indices in range?"""
 
     def check(self, flags: np.ndarray) -> None:
         """Raise IndexError for the first node that has an index out of range."""
-        if not all(flags.tolist()):  # a few: numpy's takes ten times as long
+        if not all(flags.tolist()):  # for a few flags, numpy's takes ten times as long
             node = self._nodes[int(np.argmin(flags))]
             source = node.inputs[0]
             raise IndexError(
@@ -50,7 +50,7 @@ class Bounds:
 
 
 def _are_in_range(node: Apply) -> Variable | None:
-    """Return whether a node's indices are in range; None if they always are."""
+    """Return a flag in the graph: are a node's indices in range? None if always."""
     source, flags = node.inputs[0], []
     for axis, index in _numbers(node):
         length = source.shape[axis]  # type: ignore[attr-defined]
@@ -59,12 +59,12 @@ def _are_in_range(node: Apply) -> Variable | None:
 
 
 def index_entries(node: Apply) -> list[Any]:
-    """Return the entries of the index of a node that has one: slices and variables."""
+    """Return the entries of an indexing node's index: slices and variables."""
     return entries_of_index(node, 1 if isinstance(node.op, _READING) else 2)
 
 
 def _numbers(node: Apply) -> Iterator[tuple[int, Any]]:
-    """Return the whole numbers that choose along an axis, and the axis."""
+    """Yield (axis, integers) for each entry of the index that has integers."""
     axis = 0
     for entry in index_entries(node):
         if isinstance(entry, slice):
@@ -72,6 +72,6 @@ def _numbers(node: Apply) -> Iterator[tuple[int, Any]]:
         elif getattr(entry.type, "dtype", "") == "bool":
             axis += entry.type.ndim
         else:
-            # JAX makes of a length, compared with a uint8, another uint8.
+            # Cast, as JAX compares a length with a uint8 in uint8.
             yield axis, pt.cast(pt.as_tensor_variable(entry), "int64")
             axis += 1

@@ -1,14 +1,14 @@
-"""Numba mode: blocks of rows in one compiled loop, whose outputs are combined.
+"""Numba mode: a compiled loop that runs a function on blocks of rows.
 
-To call a function of numba's from Python takes 10 to 35 us, by its arguments and its
-outputs: as long as it computes on a thousand rows. So the loop is compiled as well. It
-calls the code that PyTensor had numba make for the graph, which is there already.
+A call of numba's code from Python takes 10 to 35 us, depending on the arguments and
+outputs: as long as computing a thousand rows. So the loop is compiled as well. It calls
+the machine code that numba has made for PyTensor's graph.
 
-That code is ``function.vm.jit_fn`` from PyTensor 2.38 to 3.3, a dispatcher of numba's
+That code is ``function.vm.jit_fn`` from PyTensor 2.38 to 3.3, a dispatcher of numba
 that takes the arguments, then the values of the shared variables that the graph reads.
-Where PyTensor keeps it on disk the loop is kept beside it, by a key that follows from
-that of the code (``pytensor.link.numba.cache``). ``test_engine_numba.py`` tells
-when any of that changes.
+If PyTensor keeps the code on disk, the loop is kept beside it, by a key made of the
+code's key (``pytensor.link.numba.cache``). ``test_engine_numba.py`` fails if any of
+that changes.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from ..errors import ORDINARY
 from ..reduce_tree import depth, push
 
 ERRORS = (*ORDINARY, NumbaError)
-"""What a loop raises that does not compile, or an Op in it."""
+"""What a loop raises if it, or an Op in it, does not compile."""
 
 _VERSION = 4
-"""Of all code below that a loop calls, or is made of; raised when it changes."""
+"""A part of the cache key; raise it when code changes that is in a compiled loop."""
 
 
 Way: TypeAlias = (
@@ -38,42 +38,46 @@ Way: TypeAlias = (
     | Literal["rows", "stack"]
     | None
 )
-"""How blocks' values of an output come together: in a tree (see `reduce_tree`), exactly
-in any order, as rows one after the other, along a first axis, or, for None, as what is
-the same in each."""
+"""How blocks' values of an output are combined: in a tree (see `reduce_tree`), by an
+exact op in any order ("sum" to "max"), concatenated ("rows"), stacked along a new first
+axis ("stack"), or, for None, not at all, as all blocks have the same value."""
 
 
 def is_tree(way: Way) -> bool:
-    """Tell whether values come together in a tree."""
+    """Return whether values are combined in a tree."""
     return way is not None and way.endswith("tree")
 
 
 CutBy: TypeAlias = Literal["rows", "blocks"] | None
-"""What of an argument goes to a block: rows, an entry, or all of it."""
+"""What a block gets of an argument: its rows, the entry of its number, or all of it."""
 
 
 class Looped(NamedTuple):
-    """What a loop over blocks has made."""
+    """The results of a loop over blocks."""
 
     entries: np.ndarray
-    """Outputs that go in a tree, side by side: float64, (subtrees, elements)."""
+    """The outputs combined in a tree, side by side: float64, (subtrees, elements)."""
     shapes: list[tuple[int, ...]]
-    """Of these outputs."""
+    """The shapes of these outputs."""
     others: list[np.ndarray]
+    """The other outputs, combined over all blocks."""
 
 
 class Loop:
-    """What runs a compiled function for blocks of rows.
+    """A compiled loop over blocks of rows, with the shared variables that it reads.
 
-    The function takes the values of `shared`, containers of variables, after its
-    arguments; of its outputs the first `trees` go in a tree.
+    Parameters
+    ----------
+    compiled : numba's function of `_source`
+    shared : containers of variables, whose values follow the arguments
+    trees : the number of outputs combined in a tree, which come first
     """
 
     def __init__(self, compiled: Any, shared: list[Any], trees: int) -> None:
         self._compiled, self._shared, self._trees = compiled, shared, trees
 
     def __call__(self, size: int, first: int, rows: int, *args: np.ndarray) -> Looped:
-        """Run it on blocks of `size` rows, of `rows` in all; `first` is a number."""
+        """Run on `rows` rows in blocks of `size`; `first` is the first one's number."""
         values = [cell.storage[0] for cell in self._shared]
         room = depth(-(-rows // size))
         entries, *made = self._compiled(size, first, room, *args, *values)
@@ -87,11 +91,16 @@ def loop_over_blocks(
     dtypes: Sequence[str],
     takes: Sequence[tuple[int, Way]],
 ) -> Loop | None:
-    """Return what runs a program of `host.compile_graph` for blocks of rows.
+    """Return a loop that runs a program of `host.compile_graph` on blocks of rows.
 
-    The first argument that is cut by rows tells how many there are. It returns the
-    outputs that `takes` numbers, with the way in which blocks' values come together.
-    None if the function is not numba's, or an output is combined in another way.
+    Returns None if the program is not numba's, or an output cannot be combined so.
+
+    Parameters
+    ----------
+    program : the compiled function
+    cuts : for each argument, what of it a block gets; one at least is cut by rows
+    dtypes : of all outputs of the program
+    takes : the outputs to return: their numbers, and how blocks' values are combined
     """
     function = inspect.unwrap(program)
     step = getattr(getattr(function, "vm", None), "jit_fn", None)
@@ -117,7 +126,7 @@ def _can_be(way: Way, dtype: str) -> bool:
 def _source(
     cuts: Sequence[CutBy], outputs: int, takes: Sequence[tuple[int, Way]]
 ) -> str:
-    """Return the code of the loop, for a function's arguments and outputs."""
+    """Return the loop's source, a function ``loop(size, first, room, x0, x1, ...)``."""
     given = ", ".join(f"x{i}" for i in range(len(cuts)))
     parts = {"rows": "[start:stop]", "blocks": "[number, ...]", None: ""}
     taken = ", ".join(f"x{i}{parts[by]}" for i, by in enumerate(cuts))
@@ -170,8 +179,8 @@ def _source(
 
 
 def _compiled(step: Dispatcher, source: str) -> Any:
-    """Return a loop, which its first call compiles."""
-    # Imports what else PyTensor has for numba, which a call of `step` has done.
+    """Return numba's function of the source of a loop; its first call compiles it."""
+    # Importing this also loads PyTensor's code for numba, as a call of `step` does.
     from pytensor.link.numba import cache
 
     names: dict[str, Any] = {"step": step, "__name__": __name__, **_NAMES}
@@ -186,7 +195,7 @@ def _compiled(step: Dispatcher, source: str) -> Any:
 
 @njit
 def _fill(entry, at, value, weight):
-    """Write a block's value to its place in an entry."""
+    """Write a block's value times its weight to an entry, from element `at` on."""
     place, flat = entry[at : at + value.size], value.ravel()
     for i in range(flat.size):
         place[i] = flat[i] * weight
@@ -194,24 +203,24 @@ def _fill(entry, at, value, weight):
 
 @njit
 def _with_range(ranges, start, stop):
-    """Add where some elements begin and end."""
+    """Append the range of elements from `start` to `stop`."""
     return np.append(ranges, np.array([[start, stop]]), axis=0)
 
 
 @njit
 def _room_for(value, rows):
-    """Return an array for rows of which a value has some."""
+    """Return an empty array of `rows` rows like those of `value`."""
     return np.empty((rows, *value.shape[1:]), value.dtype)
 
 
 @njit
 def _room_for_all(value, blocks):
-    """Return an array for the values of so many blocks."""
+    """Return an empty array for `blocks` values like `value`."""
     return np.empty((blocks, *value.shape), value.dtype)
 
 
 _UFUNCS = {"sum": "add", "prod": "multiply", "min": "minimum", "max": "maximum"}
-"""What takes a block's value into that of others; NaN wins, as in numpy."""
+"""numpy's ufunc that combines two blocks' values; NaN wins, as in numpy."""
 
 _NAMES = {
     "DIFFER": "blocks of rows give outputs of different shapes",

@@ -1,13 +1,13 @@
-"""Numba: which modes are its own, its warnings, and machine code before the first call.
+"""Numba: whether a mode uses it, its warnings, and machine code before the first call.
 
-Numba makes machine code when a function is called first, which all ranks do at once:
-each would make the same code, of seconds or minutes. Asked for ahead it can be made on
-one rank first, and the others find it in numba's cache on disk.
+Numba makes machine code when a function is first called. All ranks call at once, so
+each would make the same code, for seconds or minutes. If synk asks numba for the code
+before, one rank makes it, and the others load it from numba's cache on disk.
 
-That takes the types of all arguments. Those of synk's calls are known: the inputs are
-arrays in C order, the shared variables have their values, and what another part hands
-on has the type that numba has found there. Where one is not known, or the code cannot
-be cached, nothing is done here: each rank makes the code in its first call.
+For that, numba needs the types of all arguments. Inputs are arrays in C order, shared
+variables have values, and a value from another part has the type that numba has
+inferred there. If a type is not known, or the code cannot be cached, each rank makes
+the code in its first call.
 """
 
 from __future__ import annotations
@@ -30,11 +30,10 @@ from .plain_functions import is_foreign
 
 @contextmanager
 def ignoring(mode: Any, *categories: type[Warning]) -> Iterator[None]:
-    """Ignore warnings of these categories while a graph is compiled in a mode."""
+    """Ignore warnings of `categories` while the block compiles a graph in `mode`."""
     if is_numba(mode):
-        # It brings filters of what numba says of generated code, for good. Imported
-        # later, within `catch_warnings`, it would lose them at the end of that, and
-        # numba compiles in the first call.
+        # This module adds filters for numba's warnings, which the first call needs
+        # too. Imported inside `catch_warnings`, they would be lost at its end.
         importlib.import_module("pytensor.link.numba.dispatch")
     with warnings.catch_warnings():
         for category in categories:
@@ -43,12 +42,12 @@ def ignoring(mode: Any, *categories: type[Warning]) -> Iterator[None]:
 
 
 def is_numba(mode: Any) -> bool:
-    """Tell whether numba compiles graphs in one of PyTensor's modes."""
+    """Return whether numba compiles graphs in a PyTensor mode."""
     return isinstance(get_mode(mode).linker, NumbaLinker)
 
 
 def array_type(var: Variable) -> Any:
-    """Return numba's type of arrays in C order, for a tensor; None for all else."""
+    """Return numba's type of a tensor's arrays in C order; None for other variables."""
     import numba
 
     if not isinstance(var.type, DenseTensorType):
@@ -58,10 +57,10 @@ def array_type(var: Variable) -> Any:
 
 
 def make_ahead(program: Callable, given: Sequence[Any]) -> list[Any]:
-    """Make the machine code of what `host.compile_graph` has returned, or load it.
+    """Make or load the machine code of a function of `host.compile_graph`.
 
-    Takes numba's types of what it is called with, None where one is not known, and
-    returns those of what it returns; none if there is no code yet.
+    `given` has numba's types of its arguments, None for an unknown one. Returns numba's
+    types of its results, None for an unknown one; an empty list if no code was made.
     """
     import numba
     from numba.core.errors import NumbaError
@@ -80,16 +79,16 @@ def make_ahead(program: Callable, given: Sequence[Any]) -> list[Any]:
     except NumbaError:
         return []  # raised again by the first call, with PyTensor's note on the Op
     returned = vm.jit_fn.overloads[types].signature.return_type
-    # An array of any strides may turn out to be in C order outside of numba.
+    # Numba's "any layout" does not say which layout the array will have in a call.
     returned = getattr(returned, "types", ())
     return [of if getattr(of, "layout", "C") == "C" else None for of in returned]
 
 
 def _type_of(value: Any) -> Any:
-    """Return numba's type of a shared variable's value, None if it has none."""
+    """Return numba's type of a shared variable's value, None if numba knows none."""
     import numba
 
-    if is_foreign(value):  # an array of JAX's, which the call makes one of numpy's
+    if is_foreign(value):  # an array of JAX, which the call converts to numpy
         value = np.empty((0,) * value.ndim, value.dtype)
     try:
         return numba.typeof(value)

@@ -1,13 +1,14 @@
-"""How numba and JAX pass draws: see `synk.draws`.
+"""How numba and JAX skip the draws for other ranks' rows (`Passed`, in `synk.draws`).
 
-*numba* has NumPy skip where that is possible, and else draws by its own code what it
-throws away: that takes as many numbers as its draws for the rows do.
+*numba* lets NumPy skip the numbers if NumPy can. Otherwise it draws the other ranks'
+numbers by its own code and discards them, which advances the stream by as many.
 
-*JAX* computes each number of an array from a key and its place in the array (its option
-``jax_threefry_partitionable``, since 0.5). A key for a rank's rows has the place of the
-first of them beside it, and JAX's functions draw from that by an implementation of
-theirs, which adds it to the places: see ``jax.extend.random.define_prng_impl``. Draws
-that are not by place, as those by trial, every rank draws for all rows.
+*JAX* computes each number of an array from a key and the number's index in the array
+(its option ``jax_threefry_partitionable``, since 0.5). For a rank's rows, the key is
+extended by the index of their first number. JAX draws with it through an implementation
+of random keys that adds it to all indices (``jax.extend.random.define_prng_impl``).
+Draws that do not use indices so, such as rejection sampling, every rank makes for all
+rows.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from ..draws import Passed, is_one_coin
 
 
 def register_numba() -> None:
-    """Let numba pass draws."""
+    """Register how numba computes `Passed`."""
     import numba
     from pytensor.link.numba.dispatch import basic
 
@@ -37,7 +38,7 @@ def register_numba() -> None:
         if op.takes_one or is_one_coin(op.draw, node.inputs[3:]):
             return _skipping(op, numba, basic), _key("skipped", op, op.inplace)
         rng, size, _, *params = [var.type() for var in node.inputs]
-        # With its draws: PyTensor leaves one out of which only the stream is taken.
+        # Both outputs, as PyTensor removes a draw whose numbers are unused.
         outputs = op.draw.make_node(rng, size, *params).outputs
         graph = FunctionGraph([rng, size, *params], outputs, clone=False)
         mode = get_mode("NUMBA")
@@ -54,11 +55,12 @@ def register_numba() -> None:
 
 
 def _key(*facts: Any) -> str:
-    """Return a key for PyTensor's cache on disk, which no other Op's code has."""
+    """Return a key for PyTensor's cache on disk that no other Op's code has."""
     return sha256(" ".join(["synk 1", *map(str, facts)]).encode()).hexdigest()
 
 
 def _skipping(op: Passed, numba: Any, basic: Any) -> Callable:
+    """Return a function for numba that advances a stream by NumPy, without drawing."""
     from pytensor.link.numba.dispatch.compile_ops import numba_deepcopy
 
     inplace = op.inplace
@@ -74,27 +76,27 @@ def _skipping(op: Passed, numba: Any, basic: Any) -> Callable:
 
 
 def register_jax() -> None:
-    """Let JAX pass draws."""
+    """Register how JAX computes `Passed`."""
     from pytensor.link.jax.dispatch import jax_funcify
 
     @jax_funcify.register(Passed)
     def passed(op: Passed, **kwargs: Any) -> Callable:
-        return {"before": _begin_amid, "all": _go_on, "behind": _end_amid}[op.where]
+        return {"before": _set_start, "all": _split, "behind": _drop_start}[op.where]
 
 
-def _begin_amid(rng: Any, size: Any, every: Any, *params: Any) -> Any:
-    """Note where draws begin: how many rows are before, and of which array they are."""
+def _set_start(rng: Any, size: Any, every: Any, *params: Any) -> Any:
+    """Return a stream that notes the shapes of the rows before, and of all rows."""
     return {**rng, "before": size, "every": every}
 
 
-def _go_on(rng: Any, size: Any, every: Any, *params: Any) -> Any:
+def _split(rng: Any, size: Any, every: Any, *params: Any) -> Any:
     import jax
 
     return {**rng, "jax_state": jax.random.split(rng["jax_state"], 2)[0]}
 
 
-def _end_amid(rng: Any, *rest: Any) -> Any:
-    """Return a stream that draws have led on, without the place where they began."""
+def _drop_start(rng: Any, *rest: Any) -> Any:
+    """Return a stream after its draws, without the index of the first number."""
     import jax
 
     key = rng["jax_state"]
@@ -103,9 +105,10 @@ def _end_amid(rng: Any, *rest: Any) -> Any:
 
 
 def drawn(node: Apply, draw: Callable) -> Callable:
-    """Return what draws for a rank's rows where a stream says so, and else as `draw`.
+    """Return a function like PyTensor's `draw` that draws for a rank's rows only.
 
-    PyTensor's `draw` takes a key's dict, which it changes, a shape and parameters.
+    Both take a stream's dict (`draw` changes it), a shape and parameters. If the stream
+    notes no shapes (see `_set_start`), the function is `draw`.
     """
 
     def call(rng: Any, size: Any, *parameters: Any) -> Any:
@@ -114,7 +117,7 @@ def drawn(node: Apply, draw: Callable) -> Callable:
         if before is None:
             return draw(rng, size, *parameters)
         if is_by_place(node):
-            rng["jax_state"] = _placed(rng["jax_state"], before)
+            rng["jax_state"] = _key_with_start(rng["jax_state"], before)
             return draw(rng, size, *parameters)
         import jax
 
@@ -125,8 +128,11 @@ def drawn(node: Apply, draw: Callable) -> Callable:
     return call
 
 
-def _placed(key: Any, before: Any) -> Any:
-    """Return a key with the place in the array where draws begin."""
+def _key_with_start(key: Any, before: Any) -> Any:
+    """Return a key of `_implementation`: `key`, and the index of the first number.
+
+    `before` is a shape, whose size is that index.
+    """
     import jax
     import jax.numpy as jnp
 
@@ -138,10 +144,10 @@ def _placed(key: Any, before: Any) -> Any:
 
 @cache
 def _implementation() -> Any:
-    """Return keys of four words: those of threefry, and the place of the first draw.
+    """Return an implementation of keys of four words: threefry's two, and an index.
 
-    They draw the bits that ``threefry2x32`` draws from that place on, and split as that
-    does: the place stays.
+    A key draws the bits that ``threefry2x32`` draws from that index on. It splits as
+    that does, and the parts have the same index.
     """
     import jax
     import jax.numpy as jnp

@@ -1,21 +1,20 @@
-"""Plain PyTensor functions of shared variables that synk's functions update, too.
+"""Plain PyTensor functions that read or update shared variables of synk's functions.
 
-They may update variables themselves, which the ledger must see: compiled code may write
-a new value over the old one, in the same array, and then nothing tells of it. And they
-may read what synk has computed by JAX, whose arrays the code of other modes does not
-know.
+A plain function may update a variable in place, in the same array, which the ledger
+cannot see by comparing objects. And it may read a variable that holds an array of JAX,
+which the code of other modes cannot read.
 
-PyTensor has no place to be told of calls. So **while a process has ranks**, calls of
-`pytensor.compile.Function` go through `_call_and_tell`, which takes some 0.3 us: it
-makes numpy's arrays of JAX's before a function reads them, and says of which variables
-a function has made updates after it. Without ranks PyTensor is as it was.
+PyTensor has no hook for calls. So **while a process has ranks**, calls of
+`pytensor.compile.Function` go through `_watched_call`, which takes some 0.3 us. Before
+the call it converts arrays of JAX that the function reads to numpy. After the call it
+reports the variables that the function has updated. Without ranks it is not installed.
 
-Values of a variable that is in a function for JAX are numpy's to the script
-(`show_numpys`): which engine makes a call is not the script's affair. What PyTensor
-calls the internal type is still there (``return_internal_type=True``).
+A variable that a function for JAX reads still shows numpy arrays to the script
+(`show_as_numpy`), as the script need not know which engine computes. The array of JAX
+is what PyTensor calls the internal type (``return_internal_type=True``).
 
-``maker.inputs`` and ``input_storage``, which belong together one by one, are as in
-PyTensor 2.38 to 3.3; ``test_shared_variables_values.py`` tells when that changes.
+This relies on ``maker.inputs`` and ``input_storage`` having the same order, as in
+PyTensor 2.38 to 3.3; ``test_shared_variables_values.py`` fails if that changes.
 """
 
 from __future__ import annotations
@@ -32,87 +31,90 @@ from pytensor.compile import Function, SharedVariable
 from pytensor.link.jax.linker import JAXLinker
 
 _NOTED = "storages_that_synk_is_told_of"
-"""An attribute of a function's last input, as a function itself takes none."""
+"""An attribute that caches `_storages`, on a function's last input container."""
 
 _call = Function.__call__
 
 
-class _Told:
-    """Who is told of values, if a process has ranks; held weakly."""
+class _Hook:
+    """The ledger's two methods, as weak references, and the replaced ``__call__``."""
 
     def __init__(self) -> None:
         self.changed: Callable[[], Any] = lambda: None
         self.moved: Callable[[], Any] = lambda: None
-        # The method of functions before: PyTensor's, or others' that wraps it. And
-        # another that was found in the place of `_call_and_tell`: one that wraps this.
+        # `call`: the `__call__` that `_watched_call` replaces, PyTensor's or a wrapper.
+        # `over`: another package's `__call__` that wraps `_watched_call`, if any.
         self.call: Callable[..., Any] = _call
         self.over: Callable[..., Any] | None = None
 
 
-_told = _Told()
+_hook = _Hook()
 _show_numpys: weakref.WeakSet[SharedVariable] = weakref.WeakSet()
 
 
-def tell(
+def watch(
     changed: Callable[[list[Any]], None],
     moved: Callable[[list[tuple[Any, Any]]], None],
 ) -> None:
-    """Tell two methods of variables' values, and no others, from now on.
+    """Call two methods for variables' new values from now on, in place of any before.
 
-    One gets the storage of each variable that a function has updated, the other pairs
-    (old, new) of arrays that are equal.
+    `changed` gets the storage of each variable that a plain function has updated.
+    `moved` gets pairs (old, new) of equal arrays: a variable now holds `new`.
     """
-    _told.changed, _told.moved = weakref.WeakMethod(changed), weakref.WeakMethod(moved)
+    _hook.changed, _hook.moved = weakref.WeakMethod(changed), weakref.WeakMethod(moved)
     now = Function.__call__
-    if now is not _call_and_tell and now is not _told.over:
-        _told.call = now
-        Function.__call__ = _call_and_tell  # type: ignore[method-assign]
+    if now is not _watched_call and now is not _hook.over:
+        _hook.call = now
+        Function.__call__ = _watched_call  # type: ignore[method-assign]
 
 
-def tell_no_more(changed: Callable[[list[Any]], None]) -> None:
-    """Leave functions as PyTensor has them, if it is this method that is told."""
-    if _told.changed() != changed:
-        return  # of ranks that are gone; others have come since
+def stop_watching(changed: Callable[[list[Any]], None]) -> None:
+    """Undo `watch`, if `changed` is the method that it was last called with."""
+    if _hook.changed() != changed:
+        return  # a later session watches
     for var in list(_show_numpys):
-        with suppress(RuntimeError):  # of a device that has failed
-            bring_home([var.container.storage])
-    _told.changed = _told.moved = lambda: None
-    if Function.__call__ is _call_and_tell:
-        Function.__call__ = _told.call  # type: ignore[method-assign]
+        with suppress(RuntimeError):  # a device has failed
+            make_numpy([var.container.storage])
+    _hook.changed = _hook.moved = lambda: None
+    if Function.__call__ is _watched_call:
+        Function.__call__ = _hook.call  # type: ignore[method-assign]
     else:
-        _told.over = Function.__call__
+        _hook.over = Function.__call__
 
 
-def untold(function: Function) -> Callable[..., Any]:
-    """Return what calls a function of which the ledger knows otherwise."""
+def unwatched(function: Function) -> Callable[..., Any]:
+    """Return a callable like `function` that does not report its updates."""
     call: Any = partial(_call, function)
     call.__wrapped__ = function
     return call
 
 
-def have_moved(values: list[tuple[Any, Any]]) -> None:
-    """Tell that variables have equal values in place of others, (old, new) arrays."""
-    if moved := _told.moved():
+def report_replaced(values: list[tuple[Any, Any]]) -> None:
+    """Report pairs (old, new) of equal arrays: variables now hold the new ones."""
+    if moved := _hook.moved():
         moved(values)
 
 
 @wraps(_call)
-def _call_and_tell(self: Function, *args: Any, **kwargs: Any) -> Any:
+def _watched_call(self: Function, *args: Any, **kwargs: Any) -> Any:
     updated, read = _storages(self)
     if read and "jax" in sys.modules:
-        bring_home(read)
+        make_numpy(read)
     if not updated:
-        return _told.call(self, *args, **kwargs)
+        return _hook.call(self, *args, **kwargs)
     try:
-        return _told.call(self, *args, **kwargs)
-    finally:  # an error may come when some are made
-        changed = _told.changed()
+        return _hook.call(self, *args, **kwargs)
+    finally:  # a call that raises may have made some updates
+        changed = _hook.changed()
         for storage in updated if changed else ():
             changed(storage)
 
 
 def _storages(function: Function) -> tuple[list, list]:
-    """Return those of variables that a function updates, and that it reads."""
+    """Return the storages of variables that a function updates, and that it reads.
+
+    A function for JAX has no storages to read: it takes arrays of JAX.
+    """
     cells = function.input_storage
     if not cells:
         return [], []
@@ -131,29 +133,29 @@ def _storages(function: Function) -> tuple[list, list]:
 
 
 def is_foreign(value: Any) -> bool:
-    """Tell whether a value is an array of another package's, as JAX's are."""
+    """Return whether a value is an array of another package, such as JAX."""
     return not isinstance(value, (np.ndarray, np.generic)) and hasattr(
         value, "__array__"
     )
 
 
-def bring_home(storages: Iterable[list[Any]]) -> None:
-    """Make arrays of numpy's of what is not."""
+def make_numpy(storages: Iterable[list[Any]]) -> None:
+    """Convert the values in `storages` to numpy arrays, and report that."""
     for storage in storages:
         old = storage[0]
         if is_foreign(old):
             new = storage[0] = np.array(old)
-            have_moved([(old, new)])
+            report_replaced([(old, new)])
 
 
-def settle(storages: Iterable[list[Any]]) -> None:
-    """Bring values home that were computed in a process that has no ranks."""
-    if _told.changed() is None:
-        bring_home(storages)
+def make_numpy_without_ranks(storages: Iterable[list[Any]]) -> None:
+    """Convert values to numpy arrays, if the process has no ranks."""
+    if _hook.changed() is None:
+        make_numpy(storages)
 
 
-def show_numpys(variables: Iterable[SharedVariable]) -> None:
-    """Have ``get_value`` of variables return numpy's arrays, whatever they hold."""
+def show_as_numpy(variables: Iterable[SharedVariable]) -> None:
+    """Make ``get_value`` of variables return numpy arrays, even if they hold JAX's."""
     for var in variables:
         if var not in _show_numpys:
             _show_numpys.add(var)
@@ -161,7 +163,7 @@ def show_numpys(variables: Iterable[SharedVariable]) -> None:
 
 
 class _GetNumpys:
-    """The method ``get_value`` of one variable, which it does not keep alive."""
+    """The method ``get_value`` of one variable, with a weak reference to it."""
 
     def __init__(self, variable: SharedVariable) -> None:
         self._variable = weakref.ref(variable)
@@ -180,6 +182,6 @@ class _GetNumpys:
         return partial(type(var).get_value, var)
 
     def __reduce__(self) -> Any:
-        # Where the variable is copied or loaded it has PyTensor's method.
+        # A copied or unpickled variable has PyTensor's method again.
         method: Any = self._pytensors()
         return partial, (method.func, *method.args)

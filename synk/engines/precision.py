@@ -1,27 +1,26 @@
 """Products of float32 in another precision, in JAX mode.
 
-PyTensor has no type for bfloat16, and its float16 makes float16 of all that it meets.
-So graphs stay those of float32, and the precision is one of the functions compiled from
-them, in whatever graph a product is: that of a loop, too (`in_precision`).
+PyTensor has no type for bfloat16, and its float16 makes results float16 as well.
+So graphs stay in float32. The precision belongs to the compiled function, and holds for
+products in inner graphs, such as loops, too (`in_precision`).
 
 In tensorfloat32 and float32 a product is computed with JAX's setting for that, which
 becomes an argument of XLA's (``Precision.HIGH`` and ``HIGHEST``). In bfloat16 and
-float16 its factors are converted to that type, and what it returns is converted back.
-XLA then computes a product of 16 bits, which it accumulates in float32 and rounds at
-the end.
+float16 its factors are converted to that type, and its result is converted back.
+XLA then computes a product of 16 bits, accumulates it in float32 and rounds at the end.
 
 XLA may leave out a conversion down that is followed by one up
-(``xla_allow_excess_precision``). So results lie between those of 16 bits and those of
-float32, and which it is may differ between functions. A product with a vector it
-computes element by element, on GPUs in 16 bits, so that each term of the sum is
-rounded. Such products are left float32, of rounded factors.
+(``xla_allow_excess_precision``). So results have 16 bits of precision or more, which
+may differ between functions. On GPUs XLA computes a product with a vector element by
+element in 16 bits, and rounds each term of the sum. So synk computes such products in
+float32, from rounded factors.
 
-`ConvertFactors` goes further, for the sake of memory and of XLA. *Each value is
-converted once*, before it is reshaped or transposed on the way to its products: XLA
-takes a transposed factor as it is, but not if a conversion is in between. *Images are
-kept in 16 bits*: others than convolutions read those of 16 bits, too, and convert them
-for themselves. A barrier keeps XLA from giving them the float32 that it was made of,
-and so from storing both. Half the bytes of activations, then.
+`ConvertFactors` rewrites the graph as well. *Each value is converted once*, before it
+is reshaped or transposed on the way to its products: XLA reads a transposed factor
+without a copy, but not if a conversion is in between. *Images are kept in 16 bits*:
+Ops other than convolutions, too, read an image's 16 bits and convert them. A barrier
+keeps XLA from giving these Ops the original float32, and so from storing both. This
+halves the bytes of activations.
 """
 
 from __future__ import annotations
@@ -48,20 +47,20 @@ from ..nn.convops import Conv
 from ..nn.windows import ConvOp
 
 PRECISIONS = ("float32", "tensorfloat32", "bfloat16", "float16")
-"""What `synk.function` takes."""
+"""The precisions that `synk.function` accepts."""
 
 SHORT = ("bfloat16", "float16")
-"""Those of 16 bits, which factors and products are rounded to."""
+"""The precisions of 16 bits, to which factors and products are rounded."""
 
 EPSILONS = {"tensorfloat32": 2.0**-10, "bfloat16": 2.0**-7, "float16": 2.0**-10}
-"""The distance from 1 to the next number."""
+"""The distance from 1 to the next number, by precision."""
 
 PRODUCTS: tuple[type, ...] = (Dot, BatchedDot, Einsum, Convolve1d, ConvOp)
-"""The Ops that are computed in a precision."""
+"""The Ops that a precision applies to."""
 
 
 def check_precision(precision: Any) -> None:
-    """Raise ValueError for a name that is none."""
+    """Raise ValueError if `precision` is neither None nor one of `PRECISIONS`."""
     if precision is not None and precision not in PRECISIONS:
         raise ValueError(
             f"precision must be None or one of {', '.join(PRECISIONS)},"
@@ -70,7 +69,7 @@ def check_precision(precision: Any) -> None:
 
 
 def check_engine(precision: str | None, engine: Any) -> None:
-    """Raise ValueError where a function is compiled by what has one precision only."""
+    """Raise ValueError if `engine` cannot compute products in `precision`."""
     if precision not in (None, "float32") and not engine.HAS_PRECISIONS:
         raise ValueError(
             f"precision={precision!r} needs mode='JAX': in other modes products of"
@@ -79,7 +78,7 @@ def check_engine(precision: str | None, engine: Any) -> None:
 
 
 def is_product(node: Apply) -> bool:
-    """Tell whether a node is a product of float32."""
+    """Return whether a node is a product of float32."""
     op = node.op.core_op if isinstance(node.op, Blockwise) else node.op
     return (
         isinstance(op, PRODUCTS)
@@ -89,7 +88,7 @@ def is_product(node: Apply) -> bool:
 
 
 def contains_product(node: Apply) -> bool:
-    """Tell whether a node is a product of float32, or has one in a graph within."""
+    """Return whether a node is a product of float32, or has one in an inner graph."""
     if is_product(node):
         return True
     if not isinstance(node.op, (OpFromGraph, Scan)):
@@ -100,11 +99,11 @@ def contains_product(node: Apply) -> bool:
 # -- in JAX
 
 
-def in_precision(precision: str, theirs: Callable, op: Any, node: Apply) -> Callable:
-    """Return the function of a product, in a precision; a fix of `engines.fixes`."""
+def in_precision(precision: str, original: Callable, op: Any, node: Apply) -> Callable:
+    """Return JAX's function for a product, in a precision; a fix of `engines.fixes`."""
     import jax
 
-    function = theirs(op, node)
+    function = original(op, node)
     if not is_product(node):
         return function
     short = precision if precision in SHORT else None
@@ -124,7 +123,7 @@ def in_precision(precision: str, theirs: Callable, op: Any, node: Apply) -> Call
 
 
 def _as(dtype: str, factor: Any) -> Any:
-    """Return a factor in 16 bits; whole numbers, which JAX converts itself, as such."""
+    """Return a factor in 16 bits; integers unchanged, as JAX converts them itself."""
     import jax.numpy as jnp
 
     factor = jnp.asarray(factor)
@@ -132,12 +131,12 @@ def _as(dtype: str, factor: Any) -> Any:
 
 
 def _is_vector(factor: Any) -> bool:
-    """Tell whether a factor is a vector, or a matrix of one row or column."""
+    """Return whether a factor is a vector, or a matrix of one row or column."""
     return len(factor.shape) < 2 or 1 in factor.shape
 
 
 def _rounded_to(dtype: str, value: Any) -> Any:
-    """Return a number as float32, rounded to 16 bits, which XLA does not leave out."""
+    """Return a value as float32, rounded to 16 bits; XLA does not leave that out."""
     import jax
     import jax.numpy as jnp
 
@@ -149,15 +148,15 @@ def _rounded_to(dtype: str, value: Any) -> Any:
 
 
 LAST = 1000
-"""A position after all of PyTensor's rewrites."""
+"""A position in a mode's order of rewrites, after all of PyTensor's."""
 
 
 class Convert(Op):
     """Converts a value of float32 to 16 bits for products, or back.
 
-    To PyTensor it is float32 in both cases. What is in 16 bits is seen by views and
-    products only, which take any type in JAX. With `keep` all readers are to have this
-    one, and no more exact one.
+    For PyTensor the result is float32 in both cases. Only views and products read
+    values of 16 bits, and these take any type in JAX. With `keep`, XLA may not give
+    readers the float32 value in place of the rounded one.
     """
 
     __props__ = ("dtype", "keep")
@@ -171,12 +170,12 @@ class Convert(Op):
         return Apply(self, [x], [x.type()])
 
     def perform(self, node: Apply, inputs: Sequence, output_storage: Sequence) -> None:
-        """Refuse: numpy has no such types."""
+        """Raise NotImplementedError: only JAX computes this Op."""
         raise NotImplementedError(f"{self} is for JAX mode")
 
 
 class ConvertFactors(GraphRewriter):
-    """Puts `Convert` into a graph that is otherwise ready to be compiled."""
+    """A last rewrite, which puts `Convert` into a graph before it is compiled."""
 
     def __init__(self, dtype: str) -> None:
         super().__init__()
@@ -201,31 +200,29 @@ class ConvertFactors(GraphRewriter):
                     fgraph.change_node_input(node, i, wide, import_missing=True)
 
     def _images(self, fgraph: Any, products: list[Apply]) -> list[Variable]:
-        """Return what is computed from inputs and convolved."""
+        """Return convolved values that are computed from inputs."""
         computed = {var for var in fgraph.inputs if not isinstance(var, SharedVariable)}
         for node in fgraph.toposort():
             if not computed.isdisjoint(node.inputs):
                 computed.update(node.outputs)
         found = dict.fromkeys(
-            _seen_through(node.inputs[0])
-            for node in products
-            if isinstance(node.op, Conv)
+            _base_of(node.inputs[0]) for node in products if isinstance(node.op, Conv)
         )
         return [
             var
             for var in found
             if var.owner is not None
             and var in computed
-            and not is_product(var.owner)  # which is of 16 bits already
+            and not is_product(var.owner)  # its result has 16 bits already
         ]
 
     def _shortened(self, factor: Any, short: dict) -> Any:
-        """Return a factor converted where it was made, with its views after that."""
+        """Return a factor in 16 bits: its base converted, then its views of that."""
         if factor not in short:
             if _is_view(factor):
                 x, *rest = factor.owner.inputs
                 viewed = self._shortened(x, short)
-                # The type stays, which may tell more than the Op alone would.
+                # Cloned, as its type may have more static lengths than the Op infers.
                 node = factor.owner.clone_with_new_inputs([viewed, *rest])
                 short[factor] = node.outputs[0]
             else:
@@ -242,14 +239,15 @@ def _is_view(var: Variable) -> bool:
     )
 
 
-def _seen_through(var: Variable) -> Variable:
+def _base_of(var: Variable) -> Variable:
+    """Return the value that `var` is a view of, or `var` itself."""
     while _is_view(var):
         var = var.owner.inputs[0]
     return var
 
 
 def register_convert() -> None:
-    """Let JAX compute `Convert`."""
+    """Register how JAX computes `Convert`."""
     import jax.numpy as jnp
     from jax import lax
     from pytensor.link.jax.dispatch import jax_funcify

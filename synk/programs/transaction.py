@@ -23,7 +23,7 @@ import numpy as np
 from pytensor.compile import SharedVariable
 
 from ..engines import Engine, host
-from ..engines.plain_functions import settle
+from ..engines.plain_functions import make_numpy_without_ranks
 from ..memory.partition import Selection, count
 from ..workers.recorder import unread_phase
 
@@ -105,7 +105,7 @@ class Transaction:
         changes.append(partial(_put, storages, [storage[0] for storage in storages]))
         self._stored[id(storages)] = storages, values
         _put(storages, values)
-        settle(storages)
+        make_numpy_without_ranks(storages)
 
     def write(self, var: SharedVariable, index: Any, write: Callable[[], Any]) -> None:
         """Have the elements of an index written, in a variable's array or in a copy."""

@@ -114,8 +114,8 @@ class RankContext:
             forks.free_new_processes(environment, self.confinement)
         if self.local_rank == 0 and self.size > 1 and not device.is_gpu:
             # Rank 0 may compute alone, with all cores.
-            jax.start_in(self.confinement.on_all_cores)
-            self._undo.callback(jax.start_in, None)
+            jax.start_xla_in(self.confinement.on_all_cores)
+            self._undo.callback(jax.start_xla_in, None)
         # `local` meets the ranks of this node, `comm` those of all nodes.
         self.local = SharedMemoryComm(
             *(self.control, self.local_rank, self._watch, limit), self.recorder
@@ -153,14 +153,14 @@ class RankContext:
             CudaCopier, warns=self.rank == 0, threads=self.place.threads
         )
         self._undo.callback(self.to_device.close)
-        jax.read_with(self.to_device.read)
-        self._undo.callback(jax.read_with, None)
+        jax.read_arrays_with(self.to_device.read)
+        self._undo.callback(jax.read_arrays_with, None)
         if self.size > 1:
             shares_gpu = self.place.device.sharers > 1
             connect = partial(NcclTransport, shares_gpu=shares_gpu)
             self.device_buffers = DeviceBuffers(self.comm, connect, self.flat_buffers)
-            jax.look_about_with(self.device_buffers.look_about)
-            self._undo.callback(jax.look_about_with, None)
+            jax.poll_in_waits(self.device_buffers.look_about)
+            self._undo.callback(jax.poll_in_waits, None)
             # Noted last, so it is undone first: NCCL would wait for ranks that may be
             # gone.
             self._undo.callback(self.device_buffers.abort)

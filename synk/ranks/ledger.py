@@ -112,11 +112,11 @@ class Ledger:
         self._by_storage: weakref.WeakValueDictionary[int, LedgerEntry]
         self._by_storage = weakref.WeakValueDictionary()
         self._variables: weakref.WeakSet[SharedVariable] = weakref.WeakSet()
-        plain_functions.tell(self._set_in_place, self.moved)
+        plain_functions.watch(self._set_in_place, self.moved)
 
     def close(self) -> None:
         """Stop watching PyTensor's own functions."""
-        plain_functions.tell_no_more(self._set_in_place)
+        plain_functions.stop_watching(self._set_in_place)
 
     def variables(self) -> list[SharedVariable]:
         """Return the variables that have entries and were not dropped by the script."""

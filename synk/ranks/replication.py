@@ -11,7 +11,7 @@ import numpy as np
 from pytensor.compile import SharedVariable
 
 from ..compiler.spec import FunctionSpec
-from ..engines import compiles_in_calls, described, engine_for, host
+from ..engines import compiles_in_calls, describe_mode, engine_for, host
 from ..engines.numba_code import ignoring
 from ..memory.segment import can_lie_here
 from ..programs.programs import CallKind, Programs, Subset
@@ -268,7 +268,7 @@ def compile_text(spec: FunctionSpec, ranks: int) -> str:
     """Return a text for the notice: the function, the number of ranks, the engine."""
     names = ", ".join(str(var) for var in [*spec.inputs, *spec.bcast_inputs])
     what = f"{spec.name or 'a function'}({names})"
-    return f"{what} for {ranks} rank{'s' * (ranks > 1)}, {described(spec.mode)}"
+    return f"{what} for {ranks} rank{'s' * (ranks > 1)}, {describe_mode(spec.mode)}"
 
 
 @entry

@@ -57,7 +57,7 @@ class VariableBuffers(FlatBuffers):
             place = places.get(number)
             if buffer.has(value) and (place is None or not _lies_at(value, place)):
                 storage[0] = value.copy()
-                plain_functions.have_moved([(value, storage[0])])
+                plain_functions.report_replaced([(value, storage[0])])
 
 
 class _Side:

@@ -17,7 +17,7 @@ from ..also_named import also_named
 from ..engines import engine_for
 from ..engines.conversions import own_mode
 from ..engines.numba_code import ignoring
-from ..engines.plain_functions import show_numpys
+from ..engines.plain_functions import show_as_numpy
 from .compiled import Filled, Slot, as_theanos
 from .pytensor_versions import ADVICE, DEBUGMODE, NANGUARDMODE, first_of
 
@@ -105,7 +105,7 @@ def _compiled(mode: Any, **given: Any) -> Any:
     with ignoring(mode, *ADVICE):
         compiled = pytensor.function(mode=own_mode(mode), **given)
     if engine_for(mode).ON_DEVICE:
-        show_numpys(compiled.get_shared())
+        show_as_numpy(compiled.get_shared())
     return as_theanos(compiled)
 
 

@@ -350,11 +350,11 @@ def test_a_call_that_was_interrupted_keeps_the_rows_that_it_computes_with():
 
         for k in range(0, 6, 2):
             before = s.get_value()
-            jax_engine.look_about_with(interrupt)
+            jax_engine.poll_in_waits(interrupt)
             with pytest.raises(KeyboardInterrupt):
                 f(data, batch=np.arange(400 * k, 400 * (k + 1)))
             np.testing.assert_array_equal(s.get_value(), before)
-            jax_engine.look_about_with(None)
+            jax_engine.poll_in_waits(None)
             programs = SESSION.context.functions[f._usual.plans.last.replicas.number]
             programs.loader.take([data.data], [np.arange(400 * (k + 1), 400 * (k + 2))])
             f(data, batch=np.arange(400 * k, 400 * (k + 1)))

@@ -1,13 +1,14 @@
-"""What PyTensor gets wrong, or slow, and how synk's functions have it instead.
+"""Fixes: conversions of Ops that replace PyTensor's, where those are wrong or slow.
 
-A fix for JAX is a function of PyTensor's conversion, an Op and its node, and returns
-the function for JAX. Those for an Op are in one another, the last of the table
-outermost. One for numba is a function of the node and of what PyTensor converts it to,
-a function and the key of its code; it returns another such pair, or None.
+A fix for JAX is called as ``fix(original, op, node)``, where `original` is PyTensor's
+conversion ``original(op, node)``, and returns JAX's function for the Op. Several fixes
+for an Op wrap each other, the last of the table outermost. A fix for numba is called
+with the node, and the function and cache key to which PyTensor converts it. It returns
+another function and key, or None to keep PyTensor's.
 
-Each fix says until which PyTensor it is needed, as far as that is known; it was found
+Each fix says until which PyTensor it is needed, as far as that is known; they were made
 with PyTensor 2.38.3 and 3.0.7 and JAX 0.10.2. ``test_nn_jax_fixes.py`` and
-``test_modes_mended.py`` fail for a fix that is not needed any more: then it can go.
+``test_modes_mended.py`` fail for a fix that is no longer needed and can go.
 """
 
 from __future__ import annotations
@@ -67,7 +68,7 @@ JAX_FIXES: list[tuple[type | tuple[type, ...], Callable]] = [
 ]
 
 JAX_REWRITES = [(CountNonzero(), -1)]
-"""And where they come among PyTensor's."""
+"""Rewrites, and their positions among PyTensor's."""
 
 NUMBA_FIXES: dict[type, Callable[[Any, Callable, str | None], tuple | None]] = {
     **({DimShuffle: numba_arrays.with_layout} if numba_arrays.IS_NEEDED else {}),
@@ -80,12 +81,12 @@ NUMBA_FIXES: dict[type, Callable[[Any, Callable, str | None], tuple | None]] = {
 
 
 def wrong_rewrites() -> list[str]:
-    """Return which of PyTensor's rewrites are left out.
+    """Return the names of PyTensor's rewrites to leave out.
 
     ``local_add_of_sparse_write`` (PyTensor 3.0.7; not in 2.38.3, right in 3.3.7) makes
-    ``set_subtensor(zeros[::2], x) + b`` an addition into b, which it takes to have the
-    shape of the zeros. Where it has not, as a bias, the result has b's shape, or the
-    shapes are refused.
+    ``set_subtensor(zeros[::2], x) + b`` an addition into b, as if b always had the
+    shape of the zeros. If b is broadcast, such as a bias, the result has b's shape, or
+    the call raises.
     """
     version = tuple(map(int, pytensor.__version__.split(".")[:2]))
     return ["local_add_of_sparse_write"] if (3, 0) <= version < (3, 3) else []

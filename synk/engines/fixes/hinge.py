@@ -1,8 +1,8 @@
-"""JAX mode: ``x[to_one_hot(y, n).nonzero()]``, and of one minus it.
+"""JAX mode: ``nonzero`` of ``to_one_hot(y, n)``, and of 1 minus that.
 
-A multi-class hinge loss has both (Lasagne 0.2). PyTensor has no ``nonzero`` for JAX,
-which would have to know how many elements it finds. Here they are known: one of each
-row, or all others.
+A multi-class hinge loss uses both as indices (Lasagne 0.2). PyTensor has no ``nonzero``
+for JAX, as JAX must know the number of elements when it compiles. Here it is known: one
+in each row, or all but one.
 """
 
 from __future__ import annotations
@@ -23,28 +23,28 @@ from pytensor.tensor.subtensor import AdvancedIncSubtensor
 
 
 class CountedNonzero(Op):
-    """Where a matrix is not 0, as rows and columns; how many there are is given."""
+    """The rows and columns of a matrix's nonzero elements, whose number is given."""
 
     __props__ = ()
 
     def make_node(self, *inputs: Any) -> Apply:
-        """Apply the Op to a matrix and a number."""
+        """Apply the Op to a matrix and the number of its nonzero elements."""
         mask, count = map(pt.as_tensor_variable, inputs)
         return Apply(self, [mask, count], [pt.lvector(), pt.lvector()])
 
     def infer_shape(self, *args: Any) -> Any:
-        """Return the number, for both. PyTensor before 3.3 gives the graph, too."""
+        """Return the number, for both. Before PyTensor 3.3 `args` has one more."""
         *_, node, _shapes = args
         return [(node.inputs[1],)] * 2
 
     def perform(self, node: Apply, inputs: Any, output_storage: Any) -> None:
-        """Compute what JAX does."""
+        """Compute the Op by numpy."""
         for storage, indices in zip(output_storage, np.nonzero(inputs[0]), strict=True):
             storage[0] = indices
 
 
 def register() -> None:
-    """Let JAX compute `CountedNonzero`."""
+    """Register how JAX computes `CountedNonzero`."""
     import jax.numpy as jnp
     from pytensor.link.jax.dispatch import jax_funcify
 
@@ -54,10 +54,10 @@ def register() -> None:
 
 
 class CountNonzero(GraphRewriter):
-    """Puts `CountedNonzero` where it is known how many there are."""
+    """A rewrite of ``nonzero`` to `CountedNonzero`, for one-hot matrices."""
 
     def apply(self, fgraph: Any) -> None:
-        """Look at each ``nonzero`` of a matrix."""
+        """Rewrite a graph."""
         for node in fgraph.toposort():
             if not isinstance(node.op, Nonzero) or len(node.outputs) != 2:
                 continue
@@ -73,7 +73,7 @@ class CountNonzero(GraphRewriter):
 
 
 def _classes(mask: Any) -> Any:
-    """Return y where a matrix is ``to_one_hot(y, n)``; None where it is not."""
+    """Return y if a matrix is ``to_one_hot(y, n)``, else None."""
     node = None if mask is None else mask.owner
     if node is None or not isinstance(node.op, AdvancedIncSubtensor):
         return None
@@ -88,7 +88,7 @@ def _classes(mask: Any) -> Any:
 
 
 def _one_minus(mask: Any) -> Any:
-    """Return x where a matrix is 1 - x; None where it is not."""
+    """Return x if a matrix is 1 - x, else None."""
     node = mask.owner
     if node is None or getattr(node.op, "scalar_op", None) != scalar.sub:
         return None
@@ -96,7 +96,7 @@ def _one_minus(mask: Any) -> Any:
 
 
 def _value(var: Any) -> Any:
-    """Return the number that a variable is; None if it is none, or not known."""
+    """Return the value of a constant scalar; None for other variables."""
     try:
         return pt.get_underlying_scalar_constant_value(var).item()
     except NotScalarConstantError:

@@ -1,13 +1,13 @@
-"""JAX mode: what is known when a graph is traced needs no code of its own.
+"""JAX mode: sizes and constants without programs of their own.
 
-For every shape and kind of a number that ``jax.numpy`` is asked to compute by itself,
-XLA compiles a program: 0.02 to 0.06 s each, a second of the first call of a small
-network. So sizes are computed by numpy here, as PyTensor's own Ops do it, and constants
-are given to JAX as they are.
+If ``jax.numpy`` computes a value while a graph is traced, XLA compiles a program for
+it, 0.02 to 0.06 s for each Op, shape and dtype: a second of a small network's first
+call. So numpy computes sizes here, by PyTensor's own Ops, and constants are copied to
+JAX's device without ``jax.numpy``.
 
-And PyTensor's linker converts the values that shared variables have when a graph is
-compiled, keeps the arrays, and reads them nowhere: the memory of all parameters once
-more. Here it gets nothing to keep.
+Also, PyTensor's linker converts the values of shared variables when a graph is
+compiled, and keeps these arrays without reading them, which doubles the memory of all
+parameters. Here it gets None to keep.
 """
 
 from __future__ import annotations
@@ -31,42 +31,42 @@ from pytensor.tensor.random.op import RandomVariable
 from pytensor.tensor.subtensor import Subtensor
 
 _NOT_SIZES = (ARange, RandomVariable, Scan)
-"""What computes no sizes: ranges may be long, and better not be constants."""
+"""Ops that compute no sizes. (A long range as a constant would take memory.)"""
 
 _BY_NUMPY = (
     *(CAReduce, DimShuffle, Elemwise, Join, MakeVector),
     *(ScalarFromTensor, Subtensor, TensorFromScalar),
 )
-"""What numpy computes, as in other modes: whole numbers of whole numbers, mostly."""
+"""Ops that numpy computes with the same result: mostly integers from integers."""
 
 
 def typified(
-    theirs: Callable,
+    original: Callable,
     data: Any,
     dtype: Any = None,
     variable: Variable | None = None,
     **kwargs: Any,
 ) -> Any:
-    """Constants as arrays of JAX's, and nothing of what a function is given anew."""
+    """Return a constant as an array of JAX; None for a value given in each call."""
     if not isinstance(data, (np.ndarray, sys.modules["jax"].Array)):
-        return theirs(data, dtype=dtype, variable=variable, **kwargs)
+        return original(data, dtype=dtype, variable=variable, **kwargs)
     if variable is not None and not isinstance(variable, Constant):
         return None
     if not isinstance(data, np.ndarray) or data.ndim == 0:
-        return theirs(data, dtype=dtype, **kwargs)
+        return original(data, dtype=dtype, **kwargs)
     return _on_device(np.array(data, dtype))
 
 
-def sizes_at_compile_time(theirs: Callable, op: Any, node: Apply) -> Callable:
-    """Arithmetic with sizes that JAX knows: ``zeros(maximum(x.shape[0], 1))``.
+def sizes_at_compile_time(original: Callable, op: Any, node: Apply) -> Callable:
+    """Compute sizes when JAX compiles, such as that of ``zeros(maximum(n, 1))``.
 
-    PyTensor computes sizes by functions of ``jax.numpy``. What these return is unknown
-    until the compiled code runs, even if they are given ints: "Shapes must be 1D
-    sequences of concrete values".
+    PyTensor computes sizes by functions of ``jax.numpy``, whose results are unknown
+    until the compiled code runs, even for ints: "Shapes must be 1D sequences of
+    concrete values".
     """
     import jax
 
-    function = theirs(op, node)
+    function = original(op, node)
     variables = [*node.inputs, *node.outputs]
     if isinstance(op, _NOT_SIZES) or not all(map(_may_be_size, variables)):
         return function
@@ -90,7 +90,7 @@ def _may_be_size(var: Any) -> bool:
 
 
 def _by_numpy(node: Apply) -> Callable[[Sequence[Any]], Any] | None:
-    """Return what computes a node's values without JAX; None if that may differ."""
+    """Return a function that computes a node by numpy; None if that may differ."""
     op: Any = node.op
     if not isinstance(op, _BY_NUMPY):
         return None
@@ -109,7 +109,7 @@ def _by_numpy(node: Apply) -> Callable[[Sequence[Any]], Any] | None:
 
 
 def _on_device(array: np.ndarray) -> Any:
-    """Return an array of JAX's, a value also where a graph is traced."""
+    """Return an array of JAX with these values, even while a graph is traced."""
     import jax
 
     with jax.ensure_compile_time_eval():

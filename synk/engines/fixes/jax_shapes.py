@@ -1,8 +1,8 @@
-"""Shapes in JAX mode: all that JAX knows when it compiles, and refusals that help.
+"""Shapes in JAX mode: any that JAX knows when it compiles, and helpful errors.
 
-JAX has to know every shape when it compiles. The shapes of inputs are known then, and
-so is what is computed from them; what depends on values is refused with an error that
-says what to write instead.
+JAX must know every shape when it compiles. It then knows the shapes of inputs and what
+is computed from them. A shape that depends on values raises an error that says what to
+write instead.
 """
 
 from __future__ import annotations
@@ -36,26 +36,28 @@ SLICE = (
 )
 
 
-def known(what: str, value: Any) -> Any:
-    """Return a size, or several, as ints; refuse what depends on values."""
+def static(what: str, value: Any) -> Any:
+    """Return a size, or a tuple of sizes, as ints; raise if one depends on values.
+
+    `what` names the size in the error. None stays None.
+    """
     import jax
 
     if value is None:
         return None
     if isinstance(value, (tuple, list)):
-        return tuple(known(what, size) for size in value)
+        return tuple(static(what, size) for size in value)
     if isinstance(value, jax.core.Tracer):
         raise NotImplementedError(f"JAX needs {what} when it compiles: {INSTEAD}")
     return np.asarray(value).tolist()
 
 
-def arange(theirs: Callable, op: Any, node: Apply) -> Callable:
-    """``arange(n)``, and so ``x[arange(n), y]``, for any n that follows from shapes.
+def arange(original: Callable, op: Any, node: Apply) -> Callable:
+    """Convert ``arange(n)``, as in ``x[arange(n), y]``, for n that follows from shapes.
 
-    PyTensor keeps the start and step as constants of the smallest dtype, int8, and JAX
-    converts n to that: "Python integer 300 out of bounds for int8" (until PyTensor
-    3.3). It also refuses to look at numbers that are computed from shapes, though they
-    are known.
+    Until PyTensor 3.3 the start and step are constants of the smallest dtype, int8, to
+    which JAX converts n: "Python integer 300 out of bounds for int8". PyTensor also
+    raises for a number that is computed from shapes, though JAX knows it.
     """
     import jax.numpy as jnp
 
@@ -63,7 +65,7 @@ def arange(theirs: Callable, op: Any, node: Apply) -> Callable:
         start, stop, step = (
             var.data.item()
             if isinstance(var, Constant)
-            else known("the length of arange", value)
+            else static("the length of arange", value)
             for value, var in zip(values, node.inputs, strict=True)
         )
         return jnp.arange(start, stop, step, dtype=op.dtype)
@@ -71,26 +73,26 @@ def arange(theirs: Callable, op: Any, node: Apply) -> Callable:
     return call
 
 
-def reshape(theirs: Callable, op: Any, node: Apply) -> Callable:
-    """Reshaping to whatever shape JAX knows, and not to ``x.shape`` alone."""
+def reshape(original: Callable, op: Any, node: Apply) -> Callable:
+    """Convert a reshape to any shape that JAX knows; PyTensor takes few forms of it."""
     import jax.numpy as jnp
 
     def call(x: Any, shape: Any) -> Any:
-        sizes = known("the shape of reshape", shape)
+        sizes = static("the shape of reshape", shape)
         return jnp.reshape(x, tuple(map(operator.index, sizes)))
 
     return call
 
 
-def split(theirs: Callable, op: Any, node: Apply) -> Callable:
-    """Parts of lengths that follow from shapes: gradients of ``concatenate``."""
+def split(original: Callable, op: Any, node: Apply) -> Callable:
+    """Convert a split into lengths from shapes, as in gradients of ``concatenate``."""
     import jax.numpy as jnp
 
     def call(x: Any, *rest: Any) -> Any:
         # Before PyTensor 3.3 the axis is an input.
         axis, lengths = rest if len(rest) == 2 else (op.axis, *rest)
-        axis = known("the axis of split", axis)
-        sizes = known("the lengths of split", lengths)
+        axis = static("the axis of split", axis)
+        sizes = static("the lengths of split", lengths)
         if sum(sizes) != x.shape[axis]:
             raise ValueError(f"splits {x.shape[axis]} into parts of {sizes}")
         return jnp.split(x, np.cumsum(sizes[:-1]).tolist(), axis=axis)
@@ -98,11 +100,11 @@ def split(theirs: Callable, op: Any, node: Apply) -> Callable:
     return call
 
 
-def scan(theirs: Callable, op: Scan, node: Apply) -> Callable:
-    """Loops of a number of steps from shapes, which PyTensor compares by ``if``."""
+def scan(original: Callable, op: Scan, node: Apply) -> Callable:
+    """Give a scan its numbers of steps as ints, as PyTensor uses them in an ``if``."""
     places = range(len(node.inputs))
     numbers = [places[0], *op.outer_nitsot(places)]
-    return _with_known("the number of steps of scan", numbers, theirs(op, node))
+    return _with_static("the number of steps of scan", numbers, original(op, node))
 
 
 SIZES = {
@@ -111,39 +113,39 @@ SIZES = {
     Eye: ("the shape of eye", slice(0, None)),
     Repeat: ("the number of repeats", slice(1, None)),
 }
-"""Which inputs are sizes, and what to call them."""
+"""By class of Op: the name of its sizes in errors, and which inputs are sizes."""
 
 
-def with_sizes(theirs: Callable, op: Any, node: Apply) -> Callable:
-    """Sizes given as ints, which PyTensor passes on as it finds them."""
+def with_sizes(original: Callable, op: Any, node: Apply) -> Callable:
+    """Give an Op of `SIZES` its sizes as ints; PyTensor passes arrays on."""
     what, part = SIZES[next(kind for kind in type(op).__mro__ if kind in SIZES)]
-    return _with_known(what, range(len(node.inputs))[part], theirs(op, node))
+    return _with_static(what, range(len(node.inputs))[part], original(op, node))
 
 
-def _with_known(what: str, places: Any, function: Callable) -> Callable:
-    """Return a function some of whose arguments are sizes, and are given as ints."""
+def _with_static(what: str, places: Any, function: Callable) -> Callable:
+    """Return `function`, called with the arguments at `places` made ints."""
 
     def call(*values: Any) -> Any:
         inputs = list(values)
         for i in places:
-            inputs[i] = known(what, inputs[i])
+            inputs[i] = static(what, inputs[i])
         return function(*inputs)
 
     return call
 
 
-def random(theirs: Callable, op: Any, node: Apply) -> Callable:
-    """Random numbers of any shape that JAX knows, and not of ``x.shape`` alone."""
+def random(original: Callable, op: Any, node: Apply) -> Callable:
+    """Convert random numbers of any shape that JAX knows, and for a rank's rows."""
     from pytensor.link.jax.dispatch.shape import JAXShapeTuple
 
     rng, size, *parameters = node.inputs
     if size.owner is not None:
-        # PyTensor looks at the Op that makes the size, and at nothing else.
+        # PyTensor only accepts a size that certain Ops have made.
         lengths = [pt.lscalar() for _ in range(pt.get_vector_length(size))]
         as_tuple: Any = JAXShapeTuple()(*lengths)
         outputs = [var.clone() for var in node.outputs]
         node = Apply(op, [rng, as_tuple, *parameters], outputs)
-    draw = _with_known("the shape of random numbers", [1], theirs(op, node))
+    draw = _with_static("the shape of random numbers", [1], original(op, node))
     return drawn(node, draw)
 
 
@@ -154,19 +156,19 @@ REFUSED: dict[type, str] = {
         " compiles. Compare with all that may occur: eq(x[:, None], arange(n))"
     ),
 }
-"""What PyTensor does not have for JAX, or calls what JAX has no more for."""
+"""Errors for Ops that PyTensor cannot convert to JAX, or converts to removed names."""
 
 
-def refuse(theirs: Callable, op: Any, node: Apply) -> Callable:
-    """Say what to write instead."""
+def refuse(original: Callable, op: Any, node: Apply) -> Callable:
+    """Raise NotImplementedError, which says what to write instead."""
     raise NotImplementedError(REFUSED[type(op)])
 
 
-def explained(theirs: Callable, op: Any, node: Apply) -> Callable:
-    """Indexing whose refusals say what to write instead."""
+def explained(original: Callable, op: Any, node: Apply) -> Callable:
+    """Convert indexing, with errors that say what to write instead."""
     import jax
 
-    function = theirs(op, node)
+    function = original(op, node)
 
     def call(*values: Any) -> Any:
         try:

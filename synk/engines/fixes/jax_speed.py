@@ -1,19 +1,17 @@
-"""JAX mode on the CPU: other forms of what XLA takes long for. Still needed in 3.3.8.
+"""JAX mode on the CPU: faster forms for some Ops. Still needed in PyTensor 3.3.8.
 
-*Element by element.* XLA's power is slow (of 1,000,000 float64 on one core ``x ** 1.5``
-12 ms, by a root 0.9), and so is PyTensor's softplus, which chooses among four formulas.
-Errors are at most one unit in the last place more for softplus, and two for powers.
-NaN, infinities and the zeros of powers are as before, and so is that XLA returns 0 for
-what is below the smallest normal number. ``log1mexp`` stays as it is: what is exact and
-faster was not found.
+*Element by element.* XLA's power is slow (for 1,000,000 float64 on one core, 12 ms for
+``x ** 1.5``, and 0.9 by a root), and so is PyTensor's softplus, which chooses among
+four formulas. Errors grow by at most one unit in the last place for softplus, and two
+for powers. NaN, infinities, zeros of powers, and XLA's 0 for numbers below the smallest
+normal one stay the same. For ``log1mexp`` no exact and faster form was found.
 
-*Products of a vector with all rows of a matrix*, ``X.T @ r``. PyTensor has XLA compute
-them as the product of a transposed matrix with a column, and XLA then copies X in every
-call, which takes longer than all else. ``r @ X`` reads X as it lies, once for every few
-columns; so X goes through the cache several times, which is fast if it is there
-already. Of a large X blocks of rows are multiplied one by one, therefore, and added up.
-Their sums are also the more exact, by two digits of 1,000,000 numbers. Matrices on the
-right stay with PyTensor: there is nothing to gain.
+*Products* ``X.T @ r``, of a vector with all rows of a matrix. In PyTensor's form, a
+transposed matrix times a column, XLA copies X in every call, which takes longer than
+the product. ``r @ X`` needs no copy, but reads X once for every few columns, which is
+fast only while X is in the cache. So a large X is multiplied in blocks of rows, whose
+products are added up. These sums are also more exact, by two digits for 1,000,000 rows.
+If the right factor is a matrix, PyTensor's form stays, as no other is faster.
 """
 
 from __future__ import annotations
@@ -30,12 +28,12 @@ from pytensor.tensor.exceptions import NotScalarConstantError
 from ...workers.affinity import allowed_cores
 
 
-def softplus(theirs: Callable, op: Any, node: Apply) -> Callable:
-    """``log(1 + exp(x))`` in one formula."""
+def softplus(original: Callable, op: Any, node: Apply) -> Callable:
+    """Convert ``log(1 + exp(x))``, in one formula."""
     import jax
     import jax.numpy as jnp
 
-    function = theirs(op, node)
+    function = original(op, node)
 
     def call(x: Any) -> Any:
         if not _is_float(x) or jax.default_backend() != "cpu":
@@ -45,12 +43,12 @@ def softplus(theirs: Callable, op: Any, node: Apply) -> Callable:
     return call
 
 
-def power(theirs: Callable, op: Any, node: Apply) -> Callable:
-    """Roots for some constant exponents."""
+def power(original: Callable, op: Any, node: Apply) -> Callable:
+    """Convert a power; by square roots, for some constant exponents."""
     import jax
     import jax.numpy as jnp
 
-    function = theirs(op, node)
+    function = original(op, node)
     base: Any = node.inputs[0]
     try:
         exponent = float(get_underlying_scalar_constant_value(node.inputs[1]))
@@ -65,7 +63,7 @@ def power(theirs: Callable, op: Any, node: Apply) -> Callable:
             and np.broadcast_shapes(np.shape(x), np.shape(given)) == np.shape(x)
             and jax.default_backend() == "cpu"
         ):
-            # That of -inf is defined, and not as that of other negative numbers NaN.
+            # NaN for negative numbers but -inf, whose power is defined.
             made = _POWERS[exponent](jnp.abs(x), jnp.sqrt)
             return jnp.where((x < 0) & (x > -jnp.inf), jnp.nan, made)
         return function(x, given)
@@ -78,37 +76,37 @@ _POWERS: dict[float, Callable] = {
     2.5: lambda x, sqrt: x * (x * sqrt(x)),
     -1.5: lambda x, sqrt: (1 / x) * sqrt(1 / x),
 }
-"""What is computed of positive numbers. Others would be off by more than two units in
-the last place, or overflow on the way."""
+"""Forms for positive numbers. Other exponents would have errors of more than two units
+in the last place, or overflow in between."""
 
 
 def _is_float(x: Any) -> bool:
     return getattr(x, "dtype", None) in ("float32", "float64")
 
 
-# Where one form overtakes the other, on AMD EPYC (AVX-512), JAX 0.10.2.
+# Limits between the forms, measured on AMD EPYC (AVX-512) with JAX 0.10.2.
 _BLOCK = 2**16
-"""Numbers in a block at most: 512 KiB of float64, a half of a level 2 cache."""
+"""The most numbers in a block: 512 KiB of float64, half of a level 2 cache."""
 _ROWS = (8, 1024)
-"""Rows in a block: fewer are slow, more not faster and less exact."""
+"""The least and most rows in a block: fewer are slow, more are less exact."""
 _LARGE = 2**18
-"""Bytes from which blocks pay, if they divide the matrix."""
+"""Bytes of a matrix from which blocks are faster, if they divide it evenly."""
 _HUGE = 2**25
-"""Bytes from which blocks pay that are cut out, and a rest multiplied by itself."""
+"""Bytes of a matrix from which blocks are faster that leave a rest."""
 _NARROW = 32
-"""Bytes of a row that is copied quickly, in a matrix of at most `_COPIED`."""
+"""In matrices of at most `_COPIED` bytes, XLA copies rows under these bytes quickly."""
 _COPIED = 2**25
 _ONE_PASS = 64
 """Bytes of a row under which ``r @ X`` reads X once."""
 _CORES = 2
-"""XLA divides ``r @ X`` between all cores, and blocks not."""
+"""With more cores, ``r @ X`` is faster: XLA divides it between them, and not blocks."""
 
 
-def product_by_rows(theirs: Callable, op: Any, node: Apply) -> Callable:
-    """Products of a transpose and a column, which read the matrix as it lies."""
+def product_by_rows(original: Callable, op: Any, node: Apply) -> Callable:
+    """Convert the product of a transposed matrix and a column, without a copy."""
     import jax
 
-    function = theirs(op, node)
+    function = original(op, node)
     made_by = node.inputs[0].owner
     if made_by is None or not isinstance(made_by.op, DimShuffle):
         return function
@@ -129,7 +127,7 @@ def product_by_rows(theirs: Callable, op: Any, node: Apply) -> Callable:
             and transposed.dtype in ("float32", "float64")
             and not is_copied_quickly(transposed)
         ):
-            # XLA takes two transpositions for none.
+            # `transposed` is a transpose, so XLA removes both transpositions.
             return _product(column[:, 0], transposed.T)[:, None]
         return function(transposed, column)
 
@@ -153,7 +151,7 @@ def _product(r: Any, x: Any) -> Any:
 
 
 def _one_by_one(r: Any, x: Any, rows: int) -> Any:
-    """Return ``r @ x``; slices are copied, but block by block they stay in cache."""
+    """Return ``r @ x``, in blocks of `rows` and a rest; copies stay in the cache."""
     import jax.numpy as jnp
     from jax import lax
 

@@ -1,4 +1,4 @@
-"""Values in JAX mode that are others than in PyTensor's other modes, or that fail."""
+"""Ops whose values in JAX mode differ from those in other modes, or that fail there."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from pytensor.tensor.random.type import RandomType
 from pytensor.tensor.subtensor import indices_from_subtensor
 
 
-def of_declared_dtype(theirs: Callable, op: Any, node: Apply) -> Callable:
-    """Values of the dtypes that a graph declares: sums of float32, products with ints.
+def of_declared_dtype(original: Callable, op: Any, node: Apply) -> Callable:
+    """Make values have the dtypes that the graph declares.
 
-    PyTensor adds up float32 as float64, and returns that in JAX. JAX itself makes
-    float32 of float32 times int32, and of the logarithm of int32; PyTensor float64. A
-    convolution, for one, then gets arguments of two dtypes. ``test_gpu_jax_mode.py``
-    compares dtypes.
+    In PyTensor's JAX mode a sum of float32 returns the float64 in which it is added.
+    And for float32 times int32, or the logarithm of int32, JAX returns float32, and the
+    graph declares float64. A later convolution, say, would get arguments of two dtypes.
+    ``test_gpu_jax_mode.py`` compares dtypes.
     """
-    function = theirs(op, node)
+    function = original(op, node)
     dtypes = [np.dtype(var.type.dtype) for var in node.outputs]  # type: ignore[attr-defined]
 
     def call(*given: Any) -> Any:
@@ -31,7 +31,7 @@ def of_declared_dtype(theirs: Callable, op: Any, node: Apply) -> Callable:
         fit = [
             value
             if getattr(value, "dtype", dtype) == dtype
-            # Computed once more, with all the digits.
+            # Computed again, from wider operands, for all digits.
             else _listed(function(*_widened(given, dtype)))[i].astype(dtype)
             for i, (value, dtype) in enumerate(zip(_listed(found), dtypes, strict=True))
         ]
@@ -41,12 +41,12 @@ def of_declared_dtype(theirs: Callable, op: Any, node: Apply) -> Callable:
 
 
 def _listed(found: Any) -> Sequence[Any]:
-    """Return an Op's values, of which one may come by itself."""
+    """Return an Op's values as a sequence; a single one may not be in a sequence."""
     return found if isinstance(found, (tuple, list)) else [found]
 
 
 def _widened(values: Sequence[Any], dtype: np.dtype) -> list[Any]:
-    """Return values with whole numbers made floats, if it is floats that are wanted."""
+    """Return values with integers converted to `dtype`, if that is a float dtype."""
     return [
         value.astype(dtype)
         if dtype.kind == "f" and getattr(value, "dtype", dtype).kind in "iu"
@@ -55,15 +55,15 @@ def _widened(values: Sequence[Any], dtype: np.dtype) -> list[Any]:
     ]
 
 
-def with_arrays(theirs: Callable, op: Any, node: Apply) -> Callable:
-    """Float constants as arrays of their own dtype (for indexing until PyTensor 3.3).
+def with_arrays(original: Callable, op: Any, node: Apply) -> Callable:
+    """Pass float constants as arrays of their dtype (for indexing until PyTensor 3.3).
 
-    PyTensor gives JAX Python's floats in their place: ``alloc`` of one has the dtype of
-    those, and adding one to rows is an AttributeError.
+    PyTensor passes Python floats to JAX, so that ``alloc`` of a float32 is float64, and
+    adding one to rows raises AttributeError.
     """
     import jax.numpy as jnp
 
-    function = theirs(op, node)
+    function = original(op, node)
     dtypes = [getattr(var.type, "dtype", None) for var in node.inputs]
 
     def call(*values: Any) -> Any:
@@ -77,16 +77,16 @@ def with_arrays(theirs: Callable, op: Any, node: Apply) -> Callable:
     return call
 
 
-def set_all(theirs: Callable, op: Any, node: Apply) -> Callable:
-    """Set all of an array, or add to all of it.
+def set_all(original: Callable, op: Any, node: Apply) -> Callable:
+    """Convert setting or increasing all of an array, without ``x.at[:]``.
 
-    XLA (jaxlib 0.10.2, on the CPU) ends the process when it compiles
-    ``x.at[:].add(y)[::-1]``, as gradients of recurrent layers have it: "Invalid binary
-    instruction opcode map".
+    XLA (jaxlib 0.10.2, on the CPU) crashes when it compiles ``x.at[:].add(y)[::-1]``,
+    which gradients of recurrent layers contain: "Invalid binary instruction opcode
+    map".
     """
     import jax.numpy as jnp
 
-    function = theirs(op, node)
+    function = original(op, node)
     out: Any = node.outputs[0]
 
     def call(x: Any, y: Any, *indices: Any) -> Any:
@@ -112,8 +112,8 @@ def _is_all(place: Any, length: int) -> bool:
     return slice(start, stop, step).indices(length) == (0, length, 1)
 
 
-def prod_without_zeros(theirs: Callable, op: Any, node: Apply) -> Callable:
-    """Gradients of ``prod``: PyTensor calls what JAX has not (until PyTensor 3.3)."""
+def prod_without_zeros(original: Callable, op: Any, node: Apply) -> Callable:
+    """Convert gradients of ``prod``; until 3.3 PyTensor calls a name JAX lacks."""
     import jax.numpy as jnp
 
     def call(x: Any) -> Any:
@@ -124,16 +124,16 @@ def prod_without_zeros(theirs: Callable, op: Any, node: Apply) -> Callable:
     return call
 
 
-def copied_stream(theirs: Callable, op: Any, node: Apply) -> Callable:
-    """Streams, which are dicts, where a graph gives one as it is."""
+def copied_stream(original: Callable, op: Any, node: Apply) -> Callable:
+    """Convert the copy of a random stream, which is a dict in JAX mode."""
     is_stream = isinstance(node.inputs[0].type, RandomType)
-    return dict if is_stream else theirs(op, node)
+    return dict if is_stream else original(op, node)
 
 
-def sampled(theirs: Callable, op: Any, node: Apply) -> Callable:
-    """Binomial numbers, so dropout; PyTensor needs NumPyro for them."""
+def sampled(original: Callable, op: Any, node: Apply) -> Callable:
+    """Convert binomial draws, as in dropout, for which PyTensor needs NumPyro."""
     if not isinstance(op, ptr.BinomialRV):
-        return theirs(op, node=node)
+        return original(op, node=node)
     import jax
     import jax.numpy as jnp
 

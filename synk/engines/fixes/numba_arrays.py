@@ -1,26 +1,25 @@
 """Numba mode: layouts of transposes, products row by row; filled arrays and sums.
 
-*Transposes.* PyTensor before 3.3.2 has numba make every `DimShuffle` with
-``as_strided``, whose result numba takes for an array of any strides. So a product by
-``X.T`` copies X in every call. The values of `DimShuffle` stay PyTensor's here. What is
-added is the declaration of the layout that they have: of dimensions in order that of
-the input, and in reverse C becomes Fortran and the other way round. Dimensions of
-length 1 may come or go in both cases.
+*Transposes.* PyTensor before 3.3.2 computes a `DimShuffle` by ``as_strided``, and numba
+takes the result for an array of any strides. So a product by ``X.T`` copies X in every
+call. Here the values of `DimShuffle` stay PyTensor's, and the result declares its
+layout: for dimensions in order that of the input, and in reverse order Fortran for C
+and C for Fortran. Dimensions of length 1 may come or go in both cases.
 
-*Products.* For ``X @ w`` of float64, rows in order, BLAS is called where it is slow:
-OpenBLAS 0.3 takes 0.62 ms for 100,000 rows of 20, on a core of an AMD EPYC 9004, and a
-loop that LLVM compiles 0.44; with 2 or 3 columns 3.3 and 0.9. So the loop is taken. A
-row's product does not depend on what rows are beside it then. A vector may be a matrix
-of one column: PyTensor makes it one. By a transposed matrix BLAS is as fast, and
-products of float32 and of two matrices stay BLAS's as well.
+*Products.* For ``X @ w`` of float64, with X in C order, BLAS is slow: OpenBLAS 0.3
+takes 0.62 ms for 100,000 rows of 20, on a core of an AMD EPYC 9004, and a loop that
+LLVM compiles 0.44; with 2 or 3 columns 3.3 and 0.9. So the loop is used. A row's
+product then does not depend on the other rows. w may be a matrix of one column, as
+PyTensor makes it one. For a transposed matrix BLAS is as fast, and products of float32
+and of two matrices are computed by BLAS as well.
 
-*Filled arrays.* PyTensor has numba write an array to the new one, even where that is
-one number. For that numba compiles the text of an error, of shapes that do not fit: 3 s
-in each process (numba 0.65). Here one number is written as such, which takes 0.2 s.
+*Filled arrays.* PyTensor assigns an array to the new one, even to fill it with one
+number. For that numba compiles the text of an error for shapes that do not fit: 3 s
+in each process (numba 0.65). Here a number is assigned, which takes 0.2 s.
 
-*Sums.* PyTensor 3 has numba compile all ways in which an array may lie, a sort of its
-strides among them: 4 s for a process's first sum. Numba knows the layout as it
-compiles. Where that is C there is PyTensor's loop for it alone, which takes 0.3 s.
+*Sums.* PyTensor 3 makes numba compile loops for all layouts of an array, with a sort of
+its strides: 4 s for a process's first sum. Numba knows the layout when it compiles. For
+C order, only PyTensor's loop for that is compiled here, which takes 0.3 s.
 """
 
 from __future__ import annotations
@@ -37,14 +36,17 @@ from pytensor.graph.basic import Apply
 from pytensor.scalar import Add
 
 _VERSION = 10
-"""In keys of PyTensor's cache on disk. It is to change with this file."""
+"""A part of the cache keys on disk. Raise it when this file's code changes."""
 
 IS_NEEDED = tuple(map(int, re.findall(r"\d+", pytensor.__version__)[:3])) < (3, 3, 2)
-"""Whether this PyTensor does not declare layouts itself."""
+"""Whether `with_layout` is needed: this PyTensor does not declare layouts itself."""
 
 
 def own_key(key: str | None, *facts: Any) -> str | None:
-    """Return a key of code in PyTensor's cache, made of the key of PyTensor's code."""
+    """Return a key for PyTensor's cache on disk, made of PyTensor's key and facts.
+
+    None if PyTensor has no key, so that the code is not kept.
+    """
     return key and hashlib.sha256(f"{key}, synk {facts}".encode()).hexdigest()
 
 
@@ -52,11 +54,11 @@ def own_key(key: str | None, *facts: Any) -> str | None:
 
 
 def with_layout(node: Apply, view: Callable, key: str | None) -> tuple | None:
-    """Return the code of a `DimShuffle`, and its key, if it is not PyTensor's."""
+    """Return a `DimShuffle`'s function and key, or None to keep PyTensor's."""
     from pytensor.link.numba.dispatch import basic
 
     kept = [i for i in node.op.new_order if i != "x"]  # type: ignore[attr-defined]
-    if not kept:  # all elements there are is one
+    if not kept:  # the array has one element
         return None
     if kept == sorted(kept):
         order = "kept"
@@ -75,9 +77,10 @@ def with_layout(node: Apply, view: Callable, key: str | None) -> tuple | None:
 
 @cache
 def _declaration(order: str) -> Callable:
-    """Return a function of numba's: a view of `x`, as an array of a layout like its.
+    """Return a numba function of (view, x): `view`, declared to have x's layout.
 
-    The layout of ``numba.types.Array`` is documented by its code.
+    If `order` is "reversed", the layout has C and F exchanged. The layouts of
+    ``numba.types.Array`` are documented in its code only.
     """
     from numba.core.imputils import impl_ret_borrowed
     from numba.extending import intrinsic
@@ -90,7 +93,7 @@ def _declaration(order: str) -> Callable:
         layouts = {"C": "C", "F": "F"} if order == "kept" else {"C": "F", "F": "C"}
         layout = layouts.get(x.layout, "A")
         if view.ndim < 2 and layout == "F":
-            layout = "C"  # one dimension is both, which numba calls C
+            layout = "C"  # numba's name for the layout of one dimension
         return view.copy(layout=layout)(view, x), as_it_is
 
     return declared
@@ -100,7 +103,7 @@ def _declaration(order: str) -> Callable:
 
 
 def filled(node: Apply, alloc: Callable, key: str | None) -> tuple | None:
-    """Return the code of an `Alloc`, and its key, if it is of one number."""
+    """Return the function and key of an `Alloc` of one number; None for others."""
     number: Any = node.inputs[0].type
     lengths = node.inputs[1:]
     if {*number.shape} - {1} or not 0 < len(lengths) < 5:
@@ -110,7 +113,7 @@ def filled(node: Apply, alloc: Callable, key: str | None) -> tuple | None:
 
 @cache
 def _fills() -> dict[int, Callable]:
-    """Return functions of numba's, by how many dimensions the array has."""
+    """Return numba functions that fill a new array, by its number of dimensions."""
     from pytensor.link.numba.dispatch import basic
 
     @basic.numba_njit
@@ -141,8 +144,8 @@ def _fills() -> dict[int, Callable]:
 # -- sums
 
 
-def total(node: Apply, theirs: Callable, key: str | None) -> tuple | None:
-    """Return the code of a sum of all elements, or of a matrix along one axis."""
+def total(node: Apply, original: Callable, key: str | None) -> tuple | None:
+    """Return the function and key of a sum of all elements, or of a matrix; or None."""
     op: Any = node.op
     x, out = (var.type for var in (node.inputs[0], node.outputs[0]))  # type: ignore
     acc = np.dtype(getattr(op, "acc_dtype", None) or out.dtype)
@@ -151,11 +154,14 @@ def total(node: Apply, theirs: Callable, key: str | None) -> tuple | None:
     if x.ndim < 2 or x.dtype == "bool" or (out.ndim and x.ndim > 2):
         return None
     axis = None if out.ndim == 0 else op.axis[0] % x.ndim
-    return _sum(theirs, axis, acc), own_key(key, "sum", x.ndim, _VERSION)
+    return _sum(original, axis, acc), own_key(key, "sum", x.ndim, _VERSION)
 
 
-def _sum(theirs: Callable, axis: int | None, acc: np.dtype) -> Callable:
-    """Return a function of numba's that is `theirs` for arrays that are not C."""
+def _sum(original: Callable, axis: int | None, acc: np.dtype) -> Callable:
+    """Return numba's function of a sum; it calls `original` for arrays not in C order.
+
+    `acc` is the dtype in which it adds. `axis` None: of all elements.
+    """
     from numba.extending import overload
     from pytensor.link.numba.dispatch import basic
 
@@ -182,10 +188,10 @@ def _sum(theirs: Callable, axis: int | None, acc: np.dtype) -> Callable:
         return made
 
     ours = {None: of_all, 0: of_columns, 1: of_rows}[axis]
-    by_layout = [basic.numba_njit(ours, boundscheck=False), theirs]
+    by_layout = [basic.numba_njit(ours, boundscheck=False), original]
 
     def summed(x):
-        """Stand for the one that is for a layout."""
+        """Stand for the overload that numba chooses by layout."""
 
     @overload(summed, strict=False)
     def summed_for(x):
@@ -203,13 +209,13 @@ def _sum(theirs: Callable, axis: int | None, acc: np.dtype) -> Callable:
 
 
 def product(node: Apply, blas: Callable, key: str | None) -> tuple | None:
-    """Return the code of a product, and its key, if it is not PyTensor's."""
+    """Return the function and key of a product; None to keep PyTensor's."""
     kinds: list[Any] = [var.type for var in (*node.inputs, *node.outputs)]
     if any(kind.dtype != "float64" for kind in kinds):
         return None
     left, right = (kind.shape for kind in kinds[:2])
     by_column, of_row = _products()
-    # PyTensor's key does not tell a node's types, which choose the function here.
+    # PyTensor's key does not include the types, by which the function is chosen here.
     if len(left) == 2 and (len(right) == 1 or right[1:] == (1,)):
         return by_column, own_key(key, "by column", _VERSION)
     if len(right) == 2 and left[:1] == (1,):
@@ -219,14 +225,14 @@ def product(node: Apply, blas: Callable, key: str | None) -> tuple | None:
 
 @cache
 def _products() -> tuple[Callable, Callable]:
-    """Return functions of numba's: a matrix by a column, and a row by a matrix."""
+    """Return numba functions: of a matrix times a column, and a row times a matrix."""
     from numba.extending import overload
     from pytensor.link.numba.dispatch import basic
 
     def into(x, w, out):
-        """Write a product to `out`, in a way that the layout tells."""
+        """Write a product to `out`; numba chooses the overload by layout."""
 
-    # Sums may be taken in any order, as in BLAS; infinities and NaN stay what they are.
+    # LLVM may add in any order, as BLAS does; infinities and NaN stay exact.
     @overload(into, jit_options={"fastmath": {"reassoc", "contract"}}, strict=False)
     def into_for(x, w, out):
         if x.layout != "C":
@@ -257,6 +263,6 @@ def _products() -> tuple[Callable, Callable]:
         by_column(x.T, w.ravel(), out.reshape(x.shape[1]))
         return out
 
-    for made in (by_column, of_row):  # PyTensor from 3.0.6 on asks, for `Blockwise`
+    for made in (by_column, of_row):  # `Blockwise` reads this, from PyTensor 3.0.6 on
         made.handles_out = True  # type: ignore[attr-defined]
     return by_column, of_row

@@ -1,12 +1,12 @@
-"""Numba mode: elementwise functions of floats that LLVM makes vectors of.
+"""Numba mode: elementwise functions of floats that LLVM vectorises.
 
-A loop over elements becomes one over vectors only if all that it calls is within it:
-functions of `numba_math`, `numba_gamma` and `numba_single`, and those that PyTensor has
-around them. LLVM takes small functions into their callers by itself, and others where
-they are marked ``alwaysinline``. numba marks one (``forceinline``), but not the
-functions of ``*args`` by which PyTensor caches each Op, which are larger than LLVM's
-threshold once they have a function of ours within. So ours are `intrinsic`: what is run
-in the place of a call marks the caller.
+LLVM vectorises a loop over elements only if all functions that it calls are inlined:
+those of `numba_math`, `numba_gamma` and `numba_single`, and PyTensor's wrappers of
+them. LLVM inlines small functions by itself, and others if they are marked
+``alwaysinline``. numba marks a function so for ``forceinline``, but not the functions
+of ``*args`` in which PyTensor wraps each Op for its cache, which are too large for LLVM
+with a function of synk inlined. So synk's are `intrinsic`, and their code generator
+marks the calling function.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from pytensor.graph.basic import Apply
 from .numba_arrays import own_key
 
 _VERSION = 8
-"""To be raised with every change of this file, or of those that have the functions;
-and when they move, as code on disk refers to them by their modules."""
+"""A part of the cache keys on disk. Raise it when code changes here or in the modules
+with the functions, and when those move, as code on disk refers to them by module."""
 
 
 def function(
-    node: Apply, _theirs: Callable, key: str | None
+    node: Apply, _original: Callable, key: str | None
 ) -> tuple[Callable, str | None] | None:
-    """Return the function of a scalar Op, and its key, if it is not PyTensor's.
+    """Return the function and key of a scalar Op; None to keep PyTensor's.
 
-    There is no key of `psi` in PyTensor 3.0, which then compiles all that has it within
-    anew each time.
+    PyTensor 3.0 has no key for `psi`, and so keeps no code that contains it; here it
+    gets one.
     """
     name, dtype = KINDS.get(type(node.op)), _dtype(node)
     if name is None or dtype is None:
@@ -42,9 +42,9 @@ def function(
 
 
 def composite(
-    node: Apply, theirs: Any, key: str | None
+    node: Apply, original: Any, key: str | None
 ) -> tuple[Callable, str | None] | None:
-    """Return the function of several scalar Ops, where one of them is ours."""
+    """Return the function and key of a `Composite` with an Op of `KINDS`, or None."""
     if not any(
         type(each.op) in KINDS and _dtype(each) is not None
         for each in node.op.fgraph.apply_nodes
@@ -52,7 +52,7 @@ def composite(
         return None
     from pytensor.link.numba.dispatch import basic
 
-    inner = basic.numba_njit(theirs.py_func, forceinline=True)
+    inner = basic.numba_njit(original.py_func, forceinline=True)
     return _within_caller(inner), own_key(key, _VERSION)
 
 
@@ -71,7 +71,7 @@ KINDS: dict[type, str] = {
 
 
 def _dtype(node: Apply) -> str | None:
-    """Return the float dtype of all inputs and outputs, if functions of it are here."""
+    """Return the dtype that all inputs and outputs have, if it is a float; or None."""
     variables: list[Any] = [*node.inputs, *node.outputs]
     found = {var.type.dtype for var in variables}
     return found.pop() if found in ({"float64"}, {"float32"}) else None
@@ -79,7 +79,7 @@ def _dtype(node: Apply) -> str | None:
 
 @cache
 def _functions(dtype: str) -> dict[str, Callable]:
-    """Return functions by name, such that they come to lie within their callers."""
+    """Return the functions of a dtype by name, to be inlined into their callers."""
     from . import numba_gamma, numba_math, numba_single
 
     double = numba_math.DOUBLE | numba_gamma.DOUBLE
@@ -88,10 +88,10 @@ def _functions(dtype: str) -> dict[str, Callable]:
 
 
 def _within_caller(inner: Any) -> Callable:
-    """Return what numba replaces by a call of a function, and by a mark of the caller.
+    """Return an intrinsic that calls `inner`, and marks its caller ``alwaysinline``.
 
-    Both the function, which was compiled with ``forceinline``, and its caller come to
-    lie within what calls them.
+    As `inner` is compiled with ``forceinline``, both are inlined into the caller's
+    caller.
     """
     from numba.extending import intrinsic
 

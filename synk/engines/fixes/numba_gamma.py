@@ -1,15 +1,16 @@
-"""The logarithm of the gamma function, and its derivative, as `numba_math` has others.
+"""The logarithm of the gamma function, and its derivative, in the way of `numba_math`.
 
-The C library and SciPy take 15 to 40 ns for one number, and that they are called keeps
-LLVM from making vectors of the rest of a loop: of a negative binomial's, say.
+The C library and SciPy take 15 to 40 ns for one number, and as they are called, LLVM
+does not vectorise the rest of the loop, such as a negative binomial's.
 
 `gammaln` is within 5 units in the last place of the exact value for x > 0, and `psi`
-within 8. For x < 0 they are so relative to what is added up there, by `reflection
-formulas <https://dlmf.nist.gov/5.5>`_.
+within 8. For x < 0 these errors are relative to the terms of the `reflection formulas
+<https://dlmf.nist.gov/5.5>`_.
 
-Both are computed by power series near a root, whose coefficients are values of zeta
-functions (https://dlmf.nist.gov/5.7 and https://dlmf.nist.gov/25.11), after steps of
-the recurrence; and by Stirling's series (https://dlmf.nist.gov/5.11) of large numbers.
+For small numbers, the recurrence leads to an argument near a root, where a power series
+has values of zeta functions as coefficients (https://dlmf.nist.gov/5.7 and
+https://dlmf.nist.gov/25.11). For large ones Stirling's series is used
+(https://dlmf.nist.gov/5.11).
 """
 
 from __future__ import annotations
@@ -26,10 +27,10 @@ from .numba_math import OPTIONS, polynomial
 _log = numba_math.DOUBLE["log"]
 
 _LARGE = 10.0
-"""From here on Stirling's series is within the rounding of what it is added to."""
+"""From this number on, the error of Stirling's series is less than rounding."""
 _BERNOULLI = scipy.special.bernoulli(16)[2::2].tolist()
 _WHOLE = 2.0**52
-"""A number between 0 and this one is rounded to a whole one where this is added."""
+"""Adding this to a number between 0 and this rounds the number to an integer."""
 
 _GAMMALN_AT_2 = polynomial(
     [
@@ -37,31 +38,31 @@ _GAMMALN_AT_2 = polynomial(
         *((-1) ** n * scipy.special.zetac(n) / n for n in range(2, 29)),
     ]
 )
-"""Of gammaln(2 + w) / w in w, -1/2 <= w < 1/2."""
+"""gammaln(2 + w) / w as a polynomial in w, -1/2 <= w < 1/2."""
 _GAMMALN_REST = polynomial(
     [each / (2 * k * (2 * k - 1)) for k, each in enumerate(_BERNOULLI, 1)]
 )
-"""Of what Stirling's formula leaves of gammaln(y), by y, in 1 / y**2."""
+"""y (gammaln(y) - Stirling's formula) as a polynomial in 1 / y**2."""
 _STIRLING = (math.log(2 * math.pi) - 1) / 2
 
 _ROOT = 1.4616321449683623
 _ROOT_LOW = 9.549995429965697e-17
-"""The root of psi is the sum of both."""
+"""The root of psi is `_ROOT` + `_ROOT_LOW`."""
 _PSI_AT_ROOT = polynomial(
     [(-1) ** n * scipy.special.zeta(n + 2, _ROOT) for n in range(38)]
 )
-"""Of psi(root + t) / t in t, -1/2 <= t < 1/2."""
+"""psi(root + t) / t as a polynomial in t, -1/2 <= t < 1/2."""
 _PSI_REST = polynomial([-each / (2 * k) for k, each in enumerate(_BERNOULLI, 1)])
-"""Of what is left of psi(y) - log(y) + 1 / (2 y), by 1 / y**2, in 1 / y**2."""
+"""(psi(y) - log(y) + 1 / (2 y)) y**2 as a polynomial in 1 / y**2."""
 _SIN_PI = polynomial(
     [(-1) ** k * math.pi ** (2 * k + 1) / math.factorial(2 * k + 1) for k in range(12)]
 )
-"""Of sin(pi r) / r in r**2, -1/2 <= r <= 1/2."""
+"""sin(pi r) / r as a polynomial in r**2, -1/2 <= r <= 1/2."""
 
 
 @numba.njit(**OPTIONS)
 def _from_whole(y):
-    """Return y less the whole number next to it; 0 <= y < 2**52."""
+    """Return y minus the nearest integer; 0 <= y < 2**52."""
     return y - ((y + _WHOLE) - _WHOLE)
 
 

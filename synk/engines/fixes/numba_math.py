@@ -1,13 +1,13 @@
-"""Functions of a float64 as sums and products alone, which LLVM makes vectors of.
+"""Functions of a float64 as sums and products alone, which LLVM vectorises.
 
 A loop over ``exp`` of the C library takes one element at a time: 5 ns each on a core of
-an AMD EPYC 9004, and ``log1p`` 8. Those here take 2, as LLVM does four or eight
-elements at once: there are no branches and no calls in them.
+an AMD EPYC 9004, and ``log1p`` 8. The functions here take 2, as they have no branches
+and calls, and LLVM computes four or eight elements at once.
 
 They are within 2.5 units in the last place of the exact values, and NaN, infinities,
 zeros of both signs and denormals are what IEEE 754 says. For that, sums and products
-may be contracted (`FASTMATH`) but not put in another order: where a number is added and
-taken away again, it has rounded what is between.
+may be contracted (`FASTMATH`) but not reordered: a number is added and subtracted again
+to round the value in between.
 
 `exp` and `expm1`: x = k ln 2 + r, |r| <= ln(2) / 2, by W. J. Cody and W. Waite,
 *Software manual for the elementary functions*, 1980; then Taylor's polynomial in r.
@@ -29,7 +29,7 @@ from numba import types
 from numba.extending import intrinsic
 
 FASTMATH = {"contract"}
-"""What LLVM may do to these functions."""
+"""LLVM's fast-math flags for these functions."""
 
 OPTIONS: dict[str, Any] = {
     "fastmath": FASTMATH,
@@ -46,14 +46,14 @@ _LN2_HIGH = float.fromhex("0x1.62e42fee00000p-1")
 """The first 32 bits of ln 2: its product with a whole number below 2**20 is exact."""
 _LN2_LOW = float.fromhex("0x1.a39ef35793c76p-33")
 _ROUND = 1.5 * 2.0**52
-"""What is added to this is rounded to a whole number, which the last bits hold."""
+"""Adding this rounds a number to an integer, which is then in the last bits."""
 _MANTISSA = 2**52 - 1
 _ROOT_HALF = 0x3FE6A09E667F3BCD
 """The bits of sqrt(1 / 2)."""
 _ONE = 0x3FF0000000000000
 """The bits of 1."""
 
-# Of s**2 to s**14, in log((1 + s) / (1 - s)) / s - 2.
+# The coefficients of s**2 to s**14 in log((1 + s) / (1 - s)) / s - 2.
 _L1, _L2, _L3, _L4, _L5, _L6, _L7 = (
     6.666666666666735130e-01,
     3.999999999940941908e-01,
@@ -63,14 +63,18 @@ _L1, _L2, _L3, _L4, _L5, _L6, _L7 = (
     1.531383769920937332e-01,
     1.479819860511658591e-01,
 )
-# Of r**2 to r**13, in exp(r).
+# The coefficients of r**2 to r**13 in exp(r).
 _E2, _E3, _E4, _E5, _E6, _E7, _E8, _E9, _E10, _E11, _E12, _E13 = (
     1 / math.factorial(n) for n in range(2, 14)
 )
 
 
 def instruction(returned: Any, given: Any, emit: Callable[[Any, Any], Any]) -> Any:
-    """Return LLVM's instructions, of a builder and a value, for compiled functions."""
+    """Return a function for compiled code: the LLVM instructions of ``emit``.
+
+    `returned` and `given` are numba's types of its result and argument; ``emit(builder,
+    x)`` appends the instructions and returns the value.
+    """
 
     @intrinsic
     def made(typingctx, x):
@@ -90,7 +94,7 @@ _float = instruction(types.float64, types.int64, lambda b, x: b.bitcast(x, _DOUB
 _exponent = instruction(
     types.int64, types.int64, lambda b, x: b.lshr(x, ir.Constant(_WORD, 52))
 )
-"""The bits from the 52nd on: AVX2 shifts vectors so, but not signed ones."""
+"""The bits from the 52nd on, by an unsigned shift: AVX2 has no signed one."""
 
 
 def polynomial(
@@ -123,7 +127,7 @@ def _exp_parts(x):
     whole = shifted - (_ROUND + 2048)
     high, low = x - whole * _LN2_HIGH, whole * _LN2_LOW
     r = high - low
-    missing = (high - r) - low  # what rounding has taken from r
+    missing = (high - r) - low  # the rounding error of r
     r2 = r * r
     r4 = r2 * r2
     from_2 = (_E2 + r * _E3) + r2 * (_E4 + r * _E5)
@@ -137,10 +141,10 @@ def _exp_parts(x):
 def _times_power(x, k):
     """Return 2**k x, -1100 <= k <= 1100.
 
-    That is done in two steps: the last one rounds where the result is denormal, and it
-    overflows.
+    In two factors, so that only the last product is rounded if the result is denormal,
+    or overflows.
     """
-    half = ((k + 2048) >> 1) - 1024  # of a positive number: AVX2 shifts no others
+    half = ((k + 2048) >> 1) - 1024  # k / 2, by a shift of a positive number, for AVX2
     return x * _power(half) * _power(k - half)
 
 
@@ -150,7 +154,7 @@ def _log_parts(x):
     shifted = _bits(x) + (_ONE - _ROOT_HALF)
     k = _exponent(shifted) - 1023
     f = _float((shifted & _MANTISSA) + _ROOT_HALF) - 1.0
-    # AVX2 has no vectors of whole numbers to floats.
+    # k as a float, by its bits: AVX2 does not convert vectors of integers.
     return _float(k + 0x4338000000000000) - _ROUND, f
 
 
@@ -173,11 +177,13 @@ def made_of(
     least_power: Any,
     numbers: Iterable[Any],
 ) -> dict[str, Callable]:
-    """Return the functions of a dtype by name, made of their parts.
+    """Return the functions of a dtype by name.
 
-    The numbers tell where e**x is 0 and where infinite; ln 2 as a sum; the least normal
-    number, and a power of 2 with its exponent that makes others normal. All have the
-    dtype here: Python's would make float64 of what they meet.
+    `power` to `log_series` are functions as of float64 above. `least_power` is the
+    least k of `power`. `numbers` are: x below which e**x is 0, and above which it is
+    infinite; ln 2 as a sum of two; the least normal number; a power of 2 that makes
+    denormal numbers normal, and its exponent. All constants get the dtype, as a Python
+    float would make results float64.
     """
     least, most, ln2_high, ln2_low, smallest, scale, exponent = map(dtype, numbers)
     zero, half, one, two, forty = map(dtype, (0, 0.5, 1, 2, 40))
@@ -220,7 +226,7 @@ def made_of(
         """Return log(1 + x)."""
         u = one + x
         k, f = log_parts(u)
-        # What rounding has taken from u, relative to it
+        # The rounding error of u, relative to u
         missing = (one - (u - x) if x > one else x - (u - one)) / u
         result = log_of_parts(k, f, missing)
         result = x if x == infinity else result

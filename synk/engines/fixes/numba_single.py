@@ -1,13 +1,13 @@
-"""Functions of a float32 as sums and products alone, as `numba_math` has of a float64.
+"""Functions of a float32 as sums and products alone, like those of `numba_math`.
 
-Of these LLVM makes vectors of eight or sixteen numbers, twice as many as of float64.
+LLVM computes eight or sixteen numbers at once, twice as many as of float64.
 
 They are within 2.5 units in the last place of the exact values, and NaN, infinities,
-zeros of both signs and denormals are what IEEE 754 says. The ways are those of
+zeros of both signs and denormals are what IEEE 754 says. The methods are those of
 `numba_math`, with fewer terms: `log` has the coefficients of FreeBSD's ``e_logf.c``.
-A number without a dtype would make float64 of what it meets, so each has one.
+Each constant has a dtype, as one without would make results float64.
 
-Of `gammaln` and `psi` the values of float64 are rounded.
+`gammaln` and `psi` are computed in float64 and rounded.
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ _LN2_HIGH = np.float32(0.693359375)
 """The first 9 bits of ln 2: its product with a whole number below 2**15 is exact."""
 _LN2_LOW = np.float32(math.log(2) - 0.693359375)
 _ROUND = np.float32(1.5 * 2**23)
-"""What is added to this is rounded to a whole number, which the last bits hold."""
+"""Adding this rounds a number to an integer, which is then in the last bits."""
 
 _EXP = polynomial([1 / math.factorial(n) for n in range(2, 9)], _FLOAT)
-"""Of (exp(r) - 1 - r) / r**2."""
+"""(exp(r) - 1 - r) / r**2 as a polynomial in r."""
 _LOG = polynomial([0.66666662693, 0.40000972152, 0.28498786688, 0.24279078841], _FLOAT)
-"""Of (log((1 + s) / (1 - s)) / s - 2) / s**2, in s**2."""
+"""(log((1 + s) / (1 - s)) / s - 2) / s**2 as a polynomial in s**2."""
 
 
 def _emit_power(builder: Any, k: Any) -> Any:
-    # The last bits of 1.5 * 2**23 + (k + 127) are those of k + 127, and a shift leaves
-    # nothing but them.
+    # The last bits of 1.5 * 2**23 + (k + 127) are those of k + 127; the shift moves
+    # them to the exponent and drops the others.
     moved = builder.fadd(k, ir.Constant(_FLOAT, 1.5 * 2**23 + 127))
     bits = builder.shl(builder.bitcast(moved, _WORD), ir.Constant(_WORD, 23))
     return builder.bitcast(bits, _FLOAT)
@@ -80,7 +80,7 @@ def _exp_parts(x):
     k = (x * _LOG2_E + _ROUND) - _ROUND
     high, low = x - k * _LN2_HIGH, k * _LN2_LOW
     r = high - low
-    missing = (high - r) - low  # what rounding has taken from r
+    missing = (high - r) - low  # the rounding error of r
     return k, r + (r * r * _EXP(r) + missing)
 
 
@@ -88,8 +88,8 @@ def _exp_parts(x):
 def _times_power(x, k):
     """Return 2**k x, -200 <= k <= 200.
 
-    That is done in two steps: the last one rounds where the result is denormal, and it
-    overflows.
+    In two factors, so that only the last product is rounded if the result is denormal,
+    or overflows.
     """
     half = (k * _HALF + _ROUND) - _ROUND
     return x * _power(half) * _power(k - half)
@@ -102,7 +102,7 @@ def _log_series(z):
 
 
 def _rounded(double: Callable) -> Callable:
-    """Return a function of float64, whose value for a float32 is rounded to one."""
+    """Return a function of float32 that computes `double` and rounds the result."""
 
     @numba.njit(**OPTIONS)
     def single(x):
