@@ -1,6 +1,6 @@
-"""PyMC models on ranks: one chain on all cores, or several on groups of them.
+"""PyMC models on ranks: one chain on all ranks, or several at once on groups of ranks.
 
-PyMC is not imported before one of these is called.
+PyMC is imported when one of these functions is called first.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ def logp_dlogp(
     """Make a function of a model's log-density and its gradient, computed by the ranks.
 
     It is for samplers other than PyMC's; for those see :func:`synk.pymc.parallel`.
-    Ranks have the rows of the model's data, and priors are computed with them. Where
-    ``pm.Data`` gets other values, or another number of rows, the next call takes these.
+    Each rank computes the terms of its rows of the model's data. If ``pm.Data`` gets
+    other values, or another number of rows, the next call uses these.
 
     Parameters
     ----------
@@ -33,20 +33,20 @@ def logp_dlogp(
     Returns
     -------
     callable
-        Of a point, a vector of the values of the free variables, transformed, in the
-        order of ``model.continuous_value_vars``. It returns the log-density, and its
-        gradient as a vector, and is to be called while forked; of threads, one waits
-        for the other.
+        A function of a point: a vector of the transformed values of the free variables,
+        in the order of ``model.continuous_value_vars``. It returns the log-density, and
+        its gradient as a vector. Call it while forked; calls of several threads run one
+        after the other.
         ``function.start`` is the model's initial point as such a vector, and
         ``function.unravelled(point)`` a dict of values by name. ``function.rows`` is
-        how many rows there are, ``function.refused`` has the terms that are computed
-        serially, with the reason, and ``function.exchanged`` tells for what ranks need
-        rows of others.
+        the number of rows. ``function.refused`` has the terms that are computed
+        serially, with the reason, and ``function.exchanged`` the computations for which
+        ranks need rows of other ranks.
 
     Raises
     ------
     SplitError
-        If there is no term that ranks can share.
+        If ranks can share no term.
 
     Examples
     --------
@@ -64,12 +64,12 @@ def logp_dlogp(
 
 
 def nutpie_model(model: Any = None, *, mode: Any = None) -> Any:
-    """Make what ``nutpie.sample`` takes, with the log-density computed by the ranks.
+    """Compile a model for ``nutpie.sample``, with the log-density computed by ranks.
 
-    It stands in the place of ``nutpie.compile_pymc_model``: the same seed gives the
-    same chains, and the same is recorded of them. nutpie's chains are threads, of which
-    one computes at a time, on all ranks: sample while forked, with ``cores=1``. In a
-    block of :func:`parallel` nutpie does so by itself.
+    Use it in place of ``nutpie.compile_pymc_model``: the same seed gives the same
+    chains, with the same recorded variables. nutpie's chains are threads, of which one
+    at a time computes, on all ranks: sample while forked, with ``cores=1``. In a block
+    of :func:`parallel`, ``pm.sample`` with nutpie needs no call of this function.
 
     Parameters
     ----------
@@ -86,7 +86,7 @@ def nutpie_model(model: Any = None, *, mode: Any = None) -> Any:
     Raises
     ------
     SplitError
-        If there is no term that ranks can share.
+        If ranks can share no term.
     TypeError
         If the model has discrete variables.
 
@@ -109,23 +109,22 @@ def parallel(
     mode: Any = None,
     quiet: bool = False,
 ) -> Iterator[Any]:
-    """Have PyMC sample a model with its log-density computed by all ranks.
+    """Make PyMC sample a model with its log-density computed by all ranks, in a block.
 
-    In the block ``pm.sample`` samples as ever, with NUTS or another step that takes
-    gradients, or by nutpie where PyMC takes it. Chains are computed at once, each on a
-    group of ranks, or one after the other on all, as it is predicted to be faster; the
-    draws are the same. ``pm.find_MAP``, ``pm.fit`` and others that take the
-    gradient get it so, too. Nothing of the model is changed. Where there is no session,
-    there is one in the block.
+    ``pm.sample`` works as usual, with NUTS or another step method that takes gradients,
+    or with nutpie. Chains run at once, each on a group of ranks, or one after the other
+    on all ranks, whichever is predicted to be faster; the draws are the same.
+    ``pm.find_MAP``, ``pm.fit`` and other functions that use the gradient get it from
+    the ranks, too. The model is not changed. If there is no session, the block has one.
 
     Parameters
     ----------
     model : pymc.Model, optional
         By default that of the ``with`` block around it.
     serial : bool, optional
-        Whether PyMC computes the log-density as it does outside of the block. By
-        default that is so where ranks would be slower, for few rows, and for terms that
-        ranks fail to compute; with False such errors are raised.
+        True: PyMC computes the log-density as outside of the block. None: PyMC computes
+        it if ranks would be slower or there are few rows, and computes terms for which
+        ranks raise an error. False: ranks compute it, and such errors are raised.
     mode : str or Mode, optional
         As for :func:`synk.function`.
     quiet : bool
@@ -134,13 +133,13 @@ def parallel(
     Yields
     ------
     object
-        With what was found in its attributes `rows`, `ranks`, `speed_up` (None before
-        the first call of ``pm.sample``) and `is_serial`.
+        Its attributes `rows`, `ranks`, `speed_up` and `is_serial` say how the
+        log-density is computed; they are None until PyMC asks for it.
 
     Raises
     ------
     ValueError
-        By ``pm.sample``, for numpyro or blackjax.
+        From ``pm.sample``, for numpyro or blackjax.
 
     Examples
     --------
@@ -156,11 +155,10 @@ def parallel(
 def tune(model: Any = None, *, mode: Any = None) -> Any:
     """Measure by which plan a model's log-density is fastest, and print the tables.
 
-    Otherwise who computes it, ranks or PyMC by itself, and how ranks do, is predicted
-    from the model's graph and its sizes. Here all plans that are possible compute it at
-    the initial point, and PyMC by itself does, in turns. Records are written, which
-    decide from then on, in other runs too: see :func:`synk.tune`. Where there is no
-    session, there is one for this.
+    Without this, synk predicts from the model's graph and sizes whether ranks or PyMC
+    itself are faster, and which plan. This function times all possible plans, and PyMC
+    itself, in turns, at the initial point. It writes records, which decide from then
+    on, in other runs too: see :func:`synk.tune`. If there is no session, it makes one.
 
     Parameters
     ----------
@@ -172,12 +170,12 @@ def tune(model: Any = None, *, mode: Any = None) -> Any:
     Returns
     -------
     list of PlanTimes
-        The last table: by ranks, with the plans that are the fastest, and by PyMC.
+        The last table: ranks, by their fastest plans, and PyMC itself.
 
     Raises
     ------
     SplitError
-        If there is no term that ranks can share.
+        If ranks can share no term.
     ValueError
         In a block of :func:`parallel`.
 

@@ -1,8 +1,8 @@
-"""Terms whose entries lie in another arrangement than their data: arranged anew.
+"""Terms whose entries are arranged differently from their data: rewritten.
 
-A term that is not found to go by rows is looked at again, with what rearranges entries
-(reshapes, repetitions, what is joined) taken to the data. See `lifting`. What is joined
-of parts that have nothing in common becomes a sum for each part, with rows of its own.
+If a term cannot be shared by rows, `arranged` moves Ops that rearrange entries
+(reshapes, repetitions, convolutions) up to the data (see `lifting`). A term that is
+joined from parts becomes a sum for each part, with rows of its own.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ from .lifting import Computed, Lifting, joined_parts
 from .rebuilding import rebuilt
 
 MOST = 12
-"""Parts that one term is taken apart into."""
+"""The most parts into which one term is divided."""
 
 
 def arranged(
     total: Variable, free: Mapping[Variable, Sequence[int]], check: type
 ) -> list[Variable]:
-    """Return a term, a scalar, as terms whose entries lie as those of the data do.
+    """Return a term as terms, which add up to it, with entries arranged as the data.
 
-    It is the term itself, if there is nothing to be arranged. `free` has the shapes of
-    what the density is of; `check` is the Op that checks parameters.
+    Returns the term itself if nothing changes. `free` has the shapes of the free
+    variables; `check` is PyMC's Op that checks parameters.
     """
     (copied,) = clone([], [total], copy_inputs=False, copy_orphans=False)[1]
     how = _Arranging(free, check)
@@ -45,7 +45,7 @@ def arranged(
         isinstance(node.op, ARange) and node.outputs[0] in how.computed
         for node in io_toposort([], [copied])
     )
-    if numbered:  # as many as an array has rows: then that of the data
+    if numbered:  # their number may be an array's length, which may be that of data
         copied = _folded(copied, "ShapeOpt")
     left = rebuilt([copied], how.visit)
     done: list[Variable] = []
@@ -89,7 +89,7 @@ class _Arranging:
     # -- entries in another arrangement
 
     def _reshaped(self, node: Apply, var: Any) -> Any:
-        """Return what a reshape gives as entries of what it is given."""
+        """Return a reshape of `var` as entries of it; None if nothing changes."""
         entries_of_shape: Any = node.inputs[1]
         old, new = var.type.shape, node.outputs[0].type.shape  # type: ignore[attr-defined]
         first, last = ends_kept(old, new)
@@ -112,7 +112,10 @@ class _Arranging:
         return entries.dimshuffle(order)
 
     def _unravelled(self, shape: Sequence[Any], lengths: Sequence[Any]) -> list[Any]:
-        """Return of each axis of an array which entries lie where in another shape."""
+        """Return, for each axis of an array, the index of its entries in a reshape.
+
+        `lengths` is the shape of the array and `shape` that of the reshape.
+        """
         if all(isinstance(length, int) for length in (*shape, *lengths)):
             numbers = np.arange(int(np.prod(shape))).reshape(shape)
             return list(np.unravel_index(numbers, lengths))
@@ -125,7 +128,7 @@ class _Arranging:
         return list(map(self._of_data, [flat, *found]))
 
     def _repeated(self, node: Apply, var: Any, counts: Any) -> Any:
-        """Return what is repeated as entries, each as often as its count says."""
+        """Return a repetition of `var` as entries of it, or None if that is unknown."""
         axis = node.op.axis  # type: ignore[attr-defined]
         if axis is None or counts in self.computed or counts.type.ndim > 1:
             return None
@@ -142,10 +145,9 @@ class _Arranging:
         return pt.moveaxis(entries, 0, axis)
 
     def _convolved(self, array: Any, kernel: Any, mode: Variable) -> Any:
-        """Return a convolution as products with what the kernel lies over.
+        """Return a convolution as products of the kernel with windows of the array.
 
-        These windows are data where the array is: an entry of an adstock then is of a
-        row.
+        Windows of data are data with rows, as for an adstock. None if that is unknown.
         """
         width = kernel.type.shape[-1]
         if not isinstance(mode, Constant) or np.any(mode.data) or width is None:
@@ -167,9 +169,9 @@ class _Arranging:
         return pt.moveaxis((windows * kernel).sum(axis=-1), 0, -1)
 
     def _of_data(self, index: Variable) -> Any:
-        """Return an index that is computed from lengths alone as data; else None.
+        """Return an index as one without free variables, whose shapes are known.
 
-        The lengths of free variables are given, and so they stand for these.
+        None if it depends on values of free variables.
         """
         include = ("ShapeOpt", "canonicalize")
         found: Any = rewrite_graph(index, include=include, clone=False)
@@ -182,14 +184,14 @@ class _Arranging:
                     zeros = np.zeros(self._free[var], var.type.dtype)  # type: ignore[attr-defined]
                     stands[var] = pt.constant(zeros)
         if stands:
-            (found,) = rebuilt([found], stands=stands)
+            (found,) = rebuilt([found], replace=stands)
             found = rewrite_graph(found, include=("canonicalize",), clone=False)
         return None if found in self.computed else found
 
-    # -- parts that are joined
+    # -- joined parts
 
     def parts(self, total: Variable) -> list[Variable]:
-        """Return the sums of the parts that the entries of a sum are joined from."""
+        """Return a sum of joined entries as the sums of its parts; [] if not joined."""
         node = total.owner
         if node is None or not isinstance(node.op, Sum) or total.type.ndim:  # type: ignore[attr-defined]
             return []
@@ -203,7 +205,7 @@ class _Arranging:
         return []
 
     def _apart_at(self, values: Any, axis: int, node: Apply) -> list[Variable]:
-        """Return sums of parts, if a node joins these along an axis of a sum's."""
+        """Return sums of the parts that `node` joins along `axis` of `values`; else []."""
         if (found := joined_parts(node)) is None:
             return []
         along, parts, lengths = found

@@ -1,12 +1,12 @@
-"""Which axes of a graph are one and the same dimension.
+"""Which axes of a graph belong to one dimension.
 
-Two axes are one dimension if an Op puts their entries side by side: the axis of a
-covariate that a product keeps and that of the observed values which the result is
-subtracted from. An axis that is as long and meets it nowhere is another dimension, and
-so are the groups that rows are gathered from by an index.
+Two axes belong to one dimension if an Op matches their entries one by one: for example
+the rows of a covariate matrix in a product, and the observed values from which the
+product is subtracted. Axes of the same length that no Op matches are two dimensions.
+The groups from which an index gathers rows are another dimension than the rows.
 
-A constant is looked at for each of its uses by itself: PyTensor makes one of constants
-that are equal, such as the zeros of two prior means.
+Each use of a constant counts separately, as PyTensor merges constants that are equal,
+such as the zeros of two prior means.
 """
 
 from __future__ import annotations
@@ -34,15 +34,16 @@ from ..compiler.rules.base import PUTTING, TAKING, apart
 from ..compiler.rules.index import entries_of_index, layout
 
 Use = tuple[Apply, int]
-"""A constant, as an input of a node."""
+"""A use of a constant: a node, and the number of its input."""
 
 Axis = tuple[Variable | Use, int]
+"""An axis of a variable or constant; as a dimension, the one that represents it."""
 
 Pair = tuple[tuple[Variable, int], tuple[Variable, int]]
 
 
 class Axes:
-    """The dimensions of a graph: sets of axes, each told by one that stands for it."""
+    """The dimensions of a graph: sets of axes, each represented by one axis."""
 
     def __init__(self, graph: Sequence[Variable]) -> None:
         self._above: dict[Axis, Axis] = {}
@@ -51,7 +52,7 @@ class Axes:
                 self.join(self._key(node, *one), self._key(node, *other))
 
     def of(self, var: Variable) -> list[Axis]:
-        """Return the dimensions of the axes of what is no constant."""
+        """Return the dimensions of the axes of a variable that is no constant."""
         return [self.top((var, axis)) for axis in range(_ndim(var))]
 
     def of_input(self, node: Apply, i: int) -> list[Axis]:
@@ -65,14 +66,14 @@ class Axes:
         return var, axis
 
     def top(self, axis: Axis) -> Axis:
-        """Return what stands for the dimension of an axis."""
+        """Return the axis that represents the dimension of an axis."""
         while (above := self._above.get(axis, axis)) != axis:
             self._above[axis] = self._above.get(above, above)
             axis = above
         return axis
 
     def join(self, one: Axis, other: Axis) -> None:
-        """Have two dimensions be one."""
+        """Make the dimensions of two axes one."""
         one, other = self.top(one), self.top(other)
         if one != other:
             self._above[one] = other
@@ -83,7 +84,7 @@ def _ndim(var: Variable) -> int:
 
 
 def _pairs(node: Apply) -> Iterator[Pair]:
-    """Yield axes of a node that are the same dimension, by twos."""
+    """Yield pairs of a node's axes that belong to one dimension."""
     rules = (rule for classes, rule in _RULES if isinstance(node.op, classes))
     try:
         found = list(next(rules, _by_shape)(node))
@@ -95,7 +96,7 @@ def _pairs(node: Apply) -> Iterator[Pair]:
 
 
 def _elementwise(node: Apply) -> Iterator[Pair]:
-    """Yield the axes of operands, counted from the last, with those of a result."""
+    """Yield pairs of operands' axes and the result's, matched from the last one."""
     out = node.outputs[0]
     for var in node.inputs:
         for back in range(1, min(_ndim(var), _ndim(out)) + 1):
@@ -103,7 +104,7 @@ def _elementwise(node: Apply) -> Iterator[Pair]:
 
 
 def _same(node: Apply) -> Iterator[Pair]:
-    """Yield those of a result that has the shape of the first input."""
+    """Yield pairs for a result that has the shape of the first input."""
     for axis in range(_ndim(node.outputs[0])):
         yield (node.inputs[0], axis), (node.outputs[0], axis)
 
@@ -118,7 +119,7 @@ def _product(node: Apply) -> Iterator[Pair]:
 
 
 def _by_signature(node: Apply) -> Iterator[Pair]:
-    """Axes of the core are told by names, those of the batch from the last one."""
+    """Yield pairs by a gufunc signature; batch axes are matched from the last one."""
     op: Any = node.op
     named: dict[str, tuple[Variable, int]] = {}
     out = node.outputs[0]
@@ -133,9 +134,10 @@ def _by_signature(node: Apply) -> Iterator[Pair]:
 
 
 def _indexed(node: Apply, first: int, taken: Variable) -> Iterator[Pair]:
-    """Yield the axes that an index leaves as they are, and those of index arrays.
+    """Yield pairs for full slices of an index, and for axes of index arrays.
 
-    `taken` is what is taken out, or put in.
+    `first` is the number of the first input of the index. `taken` is the array of the
+    entries that are read or written.
     """
     array = node.inputs[0]
     entries = entries_of_index(node, first)
@@ -143,10 +145,10 @@ def _indexed(node: Apply, first: int, taken: Variable) -> Iterator[Pair]:
     arrays: list[Any] = [e for e in entries if isinstance(e, Variable) and _ndim(e)]
     masks = [each for each in arrays if each.type.dtype == "bool"]
     if any(_ndim(mask) > 1 for mask in masks):
-        return  # one of several axes makes one of them
+        return  # a mask of several axes merges them
     ndim = max(map(_ndim, arrays), default=0)
     place, axes = layout(entries, ndim)
-    # What is put in is broadcast; its axes are counted from the last one.
+    # Written entries are broadcast, so axes are counted from the last one.
     before = _ndim(taken) - len(axes)
     for out, axis in enumerate(axes, before):
         if axis >= 0 and entries[axis] == slice(None) and out >= 0:
@@ -176,7 +178,7 @@ def _joined(node: Apply) -> Iterator[Pair]:
 
 
 def _reshaped(node: Apply) -> Iterator[Pair]:
-    """Leading axes that stay as long stay as they are, and so do the last ones."""
+    """Yield pairs of first and of last axes whose lengths a reshape keeps."""
     var, out = node.inputs[0], node.outputs[0]
     first, last = ends_kept(var.type.shape, out.type.shape)
     for axis in (*range(first), *range(-last, 0)):
@@ -184,7 +186,7 @@ def _reshaped(node: Apply) -> Iterator[Pair]:
 
 
 def ends_kept(old: Sequence[int | None], new: Sequence[int | None]) -> tuple[int, int]:
-    """Return how many leading axes are known to stay as long, and how many last ones.
+    """Return how many first, and how many last axes have the same known lengths.
 
     No axis is counted twice.
     """
@@ -199,7 +201,7 @@ def ends_kept(old: Sequence[int | None], new: Sequence[int | None]) -> tuple[int
 
 
 def _within(node: Apply) -> Iterator[Pair]:
-    """Yield those that the graph within an Op joins."""
+    """Yield pairs that the inner graph of an Op joins."""
     op: Any = node.op
     inner = [*op.inner_inputs, *op.inner_outputs]
     pairs = zip(inner, (*node.inputs, *node.outputs), strict=True)
@@ -209,9 +211,10 @@ def _within(node: Apply) -> Iterator[Pair]:
 def _joined_inside(
     inside: Axes, pairs: Iterable[tuple[Variable, Variable]]
 ) -> Iterator[Pair]:
-    """Yield axes of outer variables, where those of the inner ones are joined.
+    """Yield pairs of outer variables' axes whose inner axes are of one dimension.
 
-    An outer variable may have axes before those of the inner one, as of steps.
+    `pairs` has (inner, outer) variables. An outer one may have more axes, of steps,
+    before those of the inner one.
     """
     found: dict[Axis, tuple[Variable, int]] = {}
     for var, outer in pairs:
@@ -222,10 +225,10 @@ def _joined_inside(
 
 
 def _scanned(node: Apply) -> Iterator[Pair]:
-    """Yield those that a step joins: of sequences, states and what is given to all.
+    """Yield pairs that a scan's step joins: in sequences, states and constant inputs.
 
-    What lies beside each other in every step, such as subjects in each trial, does so
-    in all that the scan takes and gives.
+    Axes that a step matches, such as subjects in each trial, are matched in the scan's
+    inputs and outputs, too.
     """
     op: Any = node.op
     yield from _by_shape(node)
@@ -245,7 +248,10 @@ def _scanned(node: Apply) -> Iterator[Pair]:
 
 
 def _by_shape(node: Apply) -> Iterator[Pair]:
-    """Other Ops say of which input's axis the length of a result's axis is."""
+    """Yield pairs of an input's and a result's axis if the Op says their lengths agree.
+
+    This is for all Ops without a rule, by their `infer_shape`.
+    """
     symbols: dict[Variable, tuple[Variable, int]] = {}
     shapes: list[Any] = []
     for var in node.inputs:
@@ -255,7 +261,7 @@ def _by_shape(node: Apply) -> Iterator[Pair]:
         shapes.append(lengths if is_array else None)
     try:
         found = inferred_shapes(node, shapes)
-    except Exception:  # that of an Op that asks more of its graph than this
+    except Exception:  # the Op's own `infer_shape` may need more than symbols
         return
     for out, shape in zip(node.outputs, found or (), strict=False):
         for axis, length in enumerate(shape or ()):

@@ -1,12 +1,12 @@
-"""`synk.pymc.parallel`: a model's methods, while its log-density is computed by ranks.
+"""`synk.pymc.parallel`: replaced methods of a model, so that ranks compute its density.
 
-1. `Parallel.entered` puts methods before those of models, and functions before two of
-   PyMC's and nutpie's, and takes them away on every way out.
-2. ``pm.sample`` asks for `logp_dlogp_function`, with which it finds its initial points
-   and makes its steps, or has nutpie compile the model. `_choose` says who computes
-   the log-density: ranks, or PyMC as ever.
-3. Methods that make graphs of a log-density get an Op that ranks compute.
-4. Whatever else asks the model for a log-density gets PyMC's own, and a warning.
+1. `Parallel.entered` replaces methods of the model and of its class, and functions of
+   PyMC and nutpie, and restores them when the block ends.
+2. ``pm.sample`` calls the model's `logp_dlogp_function` for its step methods, or
+   nutpie's `compile_pymc_model`. `_choose` decides who computes the log-density: the
+   ranks, or PyMC itself.
+3. Methods of PyMC that put a log-density into a graph get an Op that ranks compute.
+4. All other callers get PyMC's own graph of the log-density, with a warning.
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ from .names import (
     TAKE_OPS,
     ForSteps,
     Sampling,
-    as_plain,
-    asked_by,
-    chains_by,
-    models_logp,
-    nutpies,
+    asking_module,
     other_sampler,
     paths_in_turn,
     present,
+    replaced_chain_runner,
+    replaced_logp,
+    replaced_nutpie,
     sampling,
+    vector_function,
     wants_jax,
 )
 from .nutpie import compiled
@@ -52,37 +52,36 @@ from .sharing import LOST, words
 from .terms import DRAWN, shared_in
 
 SHORT = 150e-6
-"""Seconds: what a call of this length takes one core, ranks take no less time for."""
+"""Seconds: a call that takes one core no longer than this is not faster on ranks."""
 
 OF_ELEMENT = 2e-9
-"""Seconds that it takes about to compute an element of a density and its gradient."""
+"""Seconds to compute one element of a density and its gradient, roughly."""
 
 USES = 30
-"""As many elements a call may compute for each number that it is given."""
+"""The most elements that a call is assumed to compute for each number of its data."""
 
 SO_LITTLE = "one rank is faster for so little"
 
 
 class Parallel:
-    """How a model is sampled in a block; see `synk.pymc.parallel`.
+    """The state of a block of `synk.pymc.parallel`; parameters as there.
 
-    `speed_up` is of a call, by ranks, beside PyMC by itself: predicted from the model's
-    graph and its sizes, or measured by `synk.pymc.tune`; None if neither is so.
-    `is_serial` tells whether PyMC computes the log-density as ever; None before it was
-    asked for.
+    `speed_up` is PyMC's time on one process over that of ranks: predicted from the
+    model's graph and sizes, or measured by `synk.pymc.tune`; None if neither.
+    `is_serial` is whether PyMC computes the log-density; None before it was needed.
     """
 
     def __init__(self, model: Any, serial: bool | None, mode: Any, quiet: bool) -> None:
         self._model = present(model)
         self._serial, self._mode, self._quiet = serial, mode, quiet
-        self._raises = serial is False  # what fails, and does not compute it serially
+        self._raises = serial is False  # errors of ranks, rather than compute serially
         self._made: dict[Any, tuple[Density | None, str]] = {}
         self._settled: list[Density] = []
         self._plan = GroupPlan(1, 1, None)
-        self._for_threads: Any = None  # nutpie's model, if it was made here
+        self._for_threads: Any = None  # the model that `_for_nutpie` has compiled
         self._ops: dict[Any, LogpOfRanks] = {}
-        self._told: set[str] = set()
-        self._ours = self._has_paths = False
+        self._warned: set[str] = set()
+        self._is_asking = self._has_paths = False
         self.rows: int | None = None
         self.ranks: int | None = None
         self.speed_up: float | None = None
@@ -90,7 +89,7 @@ class Parallel:
 
     @contextlib.contextmanager
     def entered(self) -> Iterator[Parallel]:
-        """Have the model's methods be ours in a block."""
+        """Replace the model's methods in a block; the body of `synk.pymc.parallel`."""
         model = self._model
         if "logp_dlogp_function" in vars(model):
             raise ValueError("this model is in a block of synk.pymc.parallel already")
@@ -100,11 +99,11 @@ class Parallel:
             if self._raises or self._rows_if_tiny(model) is None:
                 self._fork()
             stack.enter_context(model)
-            stack.enter_context(nutpies("compile_pymc_model", self._for_nutpie))
-            stack.enter_context(nutpies("sample", self._by_nutpie))
+            stack.enter_context(replaced_nutpie("compile_pymc_model", self._for_nutpie))
+            stack.enter_context(replaced_nutpie("sample", self._by_nutpie))
             stack.enter_context(self._leading)
-            stack.enter_context(models_logp(self._logp))
-            stack.enter_context(chains_by(self._chains))
+            stack.enter_context(replaced_logp(self._logp))
+            stack.enter_context(replaced_chain_runner(self._chains))
             try:
                 model.logp_dlogp_function = self._logp_dlogp
                 yield self
@@ -112,21 +111,22 @@ class Parallel:
                 vars(model).pop("logp_dlogp_function", None)
 
     def _rows_if_tiny(self, model: Any) -> int | None:
+        """Return the number of rows, if a call is too short for ranks; else None."""
         return rows_if_tiny(model, SHORT / OF_ELEMENT / USES)
 
     def _fork(self) -> None:
-        """Have ranks until the block ends, if there are none yet."""
+        """Fork ranks until the block ends, if there is no session."""
         if not forking.is_forked():
             self._stack.enter_context(forking.session())
 
     # -- what PyMC and nutpie ask for
 
     def _pymcs(self, *args: Any, **kwargs: Any) -> Callable[[], Any]:
-        """Return what makes PyMC's own function, when it is first called."""
+        """Return a function that returns PyMC's own function, and makes it once."""
 
         @functools.cache
         def made() -> Any:
-            with self._without_notes():
+            with self._asking():
                 return self._plain(*args, **kwargs)
 
         return made
@@ -139,11 +139,11 @@ class Parallel:
         ravel_inputs: bool | None = None,
         **kwargs: Any,
     ) -> Any:
-        """Compile the log-density and its gradient, in place of the model's method."""
+        """Return the log-density's function, in place of the model's method."""
         given = {"initial_point": initial_point, "ravel_inputs": ravel_inputs}
         by_pymc = self._pymcs(grad_vars, tempered, **given, **kwargs)
         if reason := _why_plain(tempered, ravel_inputs, kwargs):
-            self._tell(reason)
+            self._warn(reason)
             self.is_serial = True
             return by_pymc()
         variables = values_of(self._model, grad_vars)
@@ -153,7 +153,7 @@ class Parallel:
         self.is_serial = None
 
         def of_point() -> Plain:
-            return as_plain(by_pymc(), density.others if density else {})
+            return vector_function(by_pymc(), density.others if density else {})
 
         density = self._choose(variables, start, mode, of_point, sampling())
         if density is None:
@@ -163,7 +163,7 @@ class Parallel:
         return made
 
     def _for_nutpie(self, plain: Callable[..., Any]) -> Callable[..., Any]:
-        """Return what stands for ``nutpie.compile_pymc_model``."""
+        """Return the replacement of ``nutpie.compile_pymc_model``, which is `plain`."""
 
         def compile_pymc_model(model: Any, **kwargs: Any) -> Any:
             """Compile a model for nutpie, with its log-density by ranks."""
@@ -174,12 +174,12 @@ class Parallel:
             asked = sampling()
             mode = self._mode if asked is None or asked.mode is None else asked.mode
             density = self._choose(
-                *(variables, start, mode), lambda: as_plain(by_pymc(), {}), asked
+                *(variables, start, mode), lambda: vector_function(by_pymc(), {}), asked
             )
             if density is None:
-                if forking.is_forked():  # nutpie's threads get the cores of this one
+                if forking.is_forked():  # nutpie's threads inherit this one's cores
                     SESSION.context.confinement.widen()
-                with self._without_notes():
+                with self._asking():
                     return plain(model, **kwargs)
             taken = inspect.signature(compiled).parameters.keys() & kwargs.keys()
             given = {name: kwargs[name] for name in taken}
@@ -189,7 +189,7 @@ class Parallel:
         return compile_pymc_model
 
     def _by_nutpie(self, plain: Callable[..., Any]) -> Callable[..., Any]:
-        """Return what stands for ``nutpie.sample``."""
+        """Return the replacement of ``nutpie.sample``, which is `plain`."""
 
         @functools.wraps(plain)
         def sample(compiled_model: Any, **kwargs: Any) -> Any:
@@ -210,11 +210,14 @@ class Parallel:
         asked: Sampling | None = None,
         **what: Any,
     ) -> Density | None:
-        """Return what computes the log-density by ranks, or None if PyMC is to do it.
+        """Return a density that ranks compute, or None if PyMC is to compute it.
 
-        `plain` makes PyMC's own function, to compute where ranks fail, and `asked` is
-        the call that makes chains of it. The rest says which terms of which model, and
-        how, as for `Density`; by default all.
+        Parameters
+        ----------
+        variables, start, mode : as for `Density`
+        plain : makes PyMC's own function, for calls after an error of the ranks
+        asked : the call of ``pm.sample``; None if no chains are sampled
+        what : `model`, `terms_of` and `jacobian` of `Density`; by default all terms
         """
         if self._serial:
             self._say(True, "")
@@ -222,7 +225,7 @@ class Parallel:
         model = what.pop("model", self._model)
         if self._is_for_one(self._model):
             return None
-        self._fork()  # it may not have been so before
+        self._fork()  # `entered` has not forked for a tiny model, which may have grown
         shapes = [np.shape(start[v.name]) for v in model.value_vars]
         shapes += [np.shape(v.get_value(borrow=True)) for v in model.data_vars]
         terms = tuple(what.get("terms_of") or ()), what.get("jacobian")
@@ -231,18 +234,18 @@ class Parallel:
             self._made[key] = self._density(model, variables, start, mode, **what)
         density, why = self._made[key]
         if density is None:
-            self._leave_it(why, forking.size())
+            self._leave_to_pymc(why, forking.size())
             return None
         chains, cores = (1, 1) if asked is None else (asked.chains, asked.cores)
         found = decide(density, chains, min(chains, cores))
         self.rows, self.speed_up = density.rows, found.speed_up
         if self._serial is None and not found.by_ranks:
             self._made[key] = None, "one rank is faster"
-            self._leave_it("one rank is faster", found.ranks)
+            self._leave_to_pymc("one rank is faster", found.ranks)
             return None
         if not any(density is each for each in self._settled):
             if not self._raises:
-                density.or_else(plain, self._tell)
+                density.on_error(plain, self._warn)
             self._settled.append(density)
         self._plan = found.plan
         gain = ""
@@ -253,12 +256,12 @@ class Parallel:
         return density
 
     def _is_for_one(self, model: Any) -> bool:
-        """Tell whether a model is left to PyMC, as it has so few numbers."""
+        """Return whether a model has so few numbers that PyMC computes it."""
         rows = None if self._raises else self._rows_if_tiny(model)
         if rows is None:
             return False
         self.rows = rows
-        self._leave_it(SO_LITTLE, forking.size())
+        self._leave_to_pymc(SO_LITTLE, forking.size())
         return True
 
     def _density(
@@ -269,34 +272,37 @@ class Parallel:
         mode: Any,
         **what: Any,
     ) -> tuple[Density | None, str]:
-        """Return a density, or None and why not."""
+        """Return a density and "", or None and why ranks do not compute it."""
         what |= {"at_least": 0 if self._raises else SHORT / OF_ELEMENT}
         what |= {"begins": True, "raises": self._raises}
         try:
-            with self._without_notes():
+            with self._asking():
                 density = Density(model, variables, start, mode, **what)
         except LOST:
             raise
         except SplitError as error:
-            self._tell(str(error))
+            self._warn(str(error))
             return None, "no term is shared"
         except Exception as error:
             if self._raises:
                 raise
-            self._tell(f"the log-density is computed serially, as {words(error)}")
+            self._warn(f"the log-density is computed serially, as {words(error)}")
             return None, "there is an error"
         if density.parts:
             if density.refused:
-                self._tell(serial_terms(density))
+                self._warn(serial_terms(density))
             return density, ""
         self.rows = density.most_rows
         if density.is_small:
             return None, SO_LITTLE
-        self._tell(nothing_shared(density))
+        self._warn(nothing_shared(density))
         return None, "no term is shared"
 
-    def _leave_it(self, why: str, ranks: int) -> None:
-        """Leave it to PyMC, and say why; `ranks` may have been compared with it."""
+    def _leave_to_pymc(self, why: str, ranks: int) -> None:
+        """Note and print that PyMC computes, and why.
+
+        `ranks` is the number of ranks whose speed was compared with PyMC's, if any.
+        """
         slower = ""
         if self.speed_up is not None:
             would_be = f"would be {self.speed_up:.2f} times as fast"
@@ -304,7 +310,7 @@ class Parallel:
         self._say(True, f"serial: {why}{slower}")
 
     def _say(self, is_serial: bool, text: str) -> None:
-        """Note who computes, and print it before sampling starts."""
+        """Note whether PyMC computes, and print `text`, unless it is empty."""
         self.is_serial, self.ranks = is_serial, forking.size()
         if text and not self._quiet:
             rows = "" if self.rows is None else f"{self.rows:,} rows, "
@@ -313,9 +319,10 @@ class Parallel:
     # -- graphs of the log-density
 
     def _logp(self, plain: Callable[..., Any]) -> Callable[..., Any]:
-        """Return what stands for models' `logp`: an Op by ranks for who can take one.
+        """Return the replacement of `Model.logp`, which is `plain`.
 
-        Of others who compute it is told.
+        Callers that can take an Op get one that ranks compute. A warning names other
+        callers, which compute the log-density serially.
         """
 
         def logp(
@@ -329,20 +336,20 @@ class Parallel:
                     " synk.pymc.parallel: ranks compute for PyMC's own NUTS; leave"
                     " nuts_sampler out, or see synk.pymc.nutpie_model"
                 )
-            with self._without_notes() as was_silent:
+            with self._asking() as was_silent:
                 graph = plain(model, vars=vars, jacobian=jacobian, sum=sum)
-            who = "" if was_silent else asked_by()
+            who = "" if was_silent else asking_module()
             takes_op = who.startswith(TAKE_OPS)
             if takes_op and sum and (is_ours or self._is_copy(model)):
                 return self._as_op(who, model, graph, vars, jacobian)
             if is_ours and who and not takes_op:
-                self._tell(_by_itself(who))
+                self._warn(_by_itself(who))
             return graph
 
         return logp
 
     def _is_copy(self, model: Any) -> bool:
-        """Tell whether a model is this one with other data, such as frozen ones."""
+        """Return whether a model is a copy of this one, such as with frozen data."""
         names, ours = ({v.name for v in m.value_vars} for m in (model, self._model))
         return names == ours
 
@@ -352,12 +359,12 @@ class Parallel:
         if self._serial or (terms and not set(terms).difference(model.free_RVs)):
             return graph  # priors are not shared
         if model.discrete_value_vars or wants_jax():
-            self._tell(_by_itself(who))
+            self._warn(_by_itself(who))
             return graph
         if self._is_for_one(model):
             return graph
         if any(isinstance(var.type, RandomType) for var in shared_in([graph])):
-            self._tell(f"{DRAWN}: {_by_itself(who)}")
+            self._warn(f"{DRAWN}: {_by_itself(who)}")
             return graph
         values = list(model.value_vars)
         key = tuple(values), tuple(terms or ()), jacobian
@@ -365,7 +372,7 @@ class Parallel:
 
             @functools.cache
             def of_point() -> Plain:
-                with self._without_notes():
+                with self._asking():
                     return plain_of(model, values, graph, self._mode)
 
             def made() -> Plain:
@@ -389,7 +396,11 @@ class Parallel:
         in_turn: Callable[[], Any],
         chains: int,
     ) -> Any:
-        """Run chains for which the script has asked for several cores."""
+        """Run the chains of a ``pm.sample`` that asked for several cores.
+
+        `side_by_side` and `in_turn` are PyMC's functions that run them in processes,
+        and one after the other.
+        """
         if self.is_serial is False:
             self._say_layout(chains)
             if self._plan.at_once == 1:
@@ -402,7 +413,7 @@ class Parallel:
             return side_by_side()
 
     def _say_layout(self, chains: int) -> None:
-        """Print how chains are laid on ranks."""
+        """Print whether chains run at once, and on how many ranks each."""
         at_once, ranks, _ = self._plan
         if self._quiet or chains == 1:
             return
@@ -413,7 +424,7 @@ class Parallel:
 
     @contextlib.contextmanager
     def _grouped(self) -> Iterator[RankGroups]:
-        """Have processes that are forked in a block lead groups, by the plan."""
+        """Make groups of ranks by the plan; processes forked in the block lead them."""
         groups = RankGroups(self._plan.at_once, self._plan.ranks)
         for density in self._settled:
             density.groups = groups
@@ -424,8 +435,8 @@ class Parallel:
                 density.groups = None
 
     def _led(self, density: Density) -> Plain:
-        """Return what computes a density for nutpie's threads."""
-        self._leading.close()  # of the chains before these
+        """Return the function by which nutpie's threads compute a density."""
+        self._leading.close()  # the groups of an earlier call of `pm.sample`
         asked = sampling()
         if asked is None:
             return density
@@ -436,25 +447,25 @@ class Parallel:
         return self._leading.enter_context(Leaders(groups, density))
 
     @contextlib.contextmanager
-    def _without_notes(self) -> Iterator[bool]:
-        """Ask for a log-density ourselves in a block; gives whether that is so."""
-        was, self._ours = self._ours, True
+    def _asking(self) -> Iterator[bool]:
+        """Mark that synk itself calls `logp`, in a block; yields if it was marked."""
+        was, self._is_asking = self._is_asking, True
         try:
             yield was
         finally:
-            self._ours = was
+            self._is_asking = was
 
-    def _tell(self, text: str) -> None:
+    def _warn(self, text: str) -> None:
         """Warn, once."""
-        if text not in self._told:
-            self._told.add(text)
+        if text not in self._warned:
+            self._warned.add(text)
             warnings.warn(f"synk.pymc: {text}", stacklevel=callers_level())
 
 
 def _why_plain(
     tempered: bool, ravel_inputs: bool | None, kwargs: Mapping[str, Any]
 ) -> str:
-    """Return why PyMC is to compute it, whatever the rows; "" for no reason."""
+    """Return why these arguments of `logp_dlogp_function` need PyMC; "" if not."""
     dtype = kwargs.get("dtype")
     unknown = kwargs.keys() - {"mode", "dtype", "casting", "compute_grads"}
     how = ""

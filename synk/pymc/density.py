@@ -1,4 +1,4 @@
-"""The log-density of a PyMC model and its gradient, computed by the ranks."""
+"""`Density`: the log-density of a PyMC model and its gradient, computed by ranks."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ..choice.plan import Plan, Predicted
 from ..errors import StateError, WorkerDied
 from ..ranks.groups import RankGroups
 from ..ranks.session import SESSION
-from .names import check
+from .names import check_op
 from .parts import DensitySettings, Point, SerialTerms, SharedTerms
 from .sharing import LOST, Sharing, words
 from .terms import Terms, are_same, hidden_in
@@ -29,28 +29,28 @@ IN_ONE_PROCESS = (
 )
 
 Plain: TypeAlias = Callable[[np.ndarray], Any]
-"""A function of the ravelled point that one process computes."""
+"""A function of the point as a vector, computed in one process."""
 
 
 AGAIN = 5
-"""How often a group computes a call anew whose ranks die."""
+"""How many times a group repeats a call in which a rank has died."""
 
 OF_LEFT = 10e-6
-"""Seconds of a term that ranks do not share, about."""
+"""Seconds to compute a term that ranks do not share, roughly."""
 
 BY_RANKS, BY_PYMC = "ranks", "PyMC by itself"
-"""What `synk.pymc.tune` measures; in records, too."""
+"""The names of the two timings of `synk.pymc.tune`, also in records."""
 
 OF_PART = 80e-6
-"""Seconds in which a point is taken apart for a call, and its results put together."""
+"""Seconds to make the arguments of a part's call, and to add up its results."""
 
 
 class Density:
-    """A function of the ravelled point.
+    """A function of the point as a vector, which returns the log-density and gradient.
 
-    The gradient is by `variables`, the values of free random variables. `start` is a
-    point of the model; its shapes count, and the values of other free variables. The
-    rest is as for `DensitySettings` and for `Terms`.
+    The gradient is by `variables`, value variables of the model. `start` is a point of
+    the model, by names: it sets the shapes, and values of the other free variables. For
+    the other parameters see `DensitySettings` and `Terms`.
     """
 
     def __init__(
@@ -67,13 +67,13 @@ class Density:
     ) -> None:
         self._name = str(model.name)
         self._lock = threading.Lock()
-        # One of which computes it in a process that is forked from the script.
+        # Groups of ranks: each process forked from the script leads one of them.
         self.groups: RankGroups | None = None
         self._instead: Callable[[], Plain] | None = None
-        self._tell: Callable[[str], None] = print
+        self._warn: Callable[[str], None] = print
         self._plain: Plain | None = None
         terms = Terms(model, terms_of, jacobian)
-        # Ops that are not known, in which data may lie.
+        # Names of foreign Ops, which may contain data that synk cannot see.
         self.hidden = hidden_in([term.total for term in terms.all])
         variables = [terms.stands[var] for var in variables]
         given = {var: np.asarray(start[str(var.name)]) for var in terms.free}
@@ -81,7 +81,7 @@ class Density:
         dtype = pytensor.config.floatX
         self.point = Point({var: shapes[var] for var in variables}, dtype)
         self.start = self.ravelled({str(v.name): given[v] for v in variables})
-        # Free variables that the gradient is not by.
+        # Shared variables for the free variables outside of the gradient.
         self.others: dict[str, Any] = {}
         stands: dict[Variable, Any] = {}
         for var, value in given.items():
@@ -89,15 +89,15 @@ class Density:
                 ones: Any = [1 if length == 1 else None for length in value.shape]
                 shared = pytensor.shared(value, f"{var.name}_shared__", shape=ones)
                 self.others[str(var.name)] = stands[var] = shared
-        how = DensitySettings(
-            *(self.point, self.start, shapes, stands, check(), model.check_bounds),
+        settings = DensitySettings(
+            *(self.point, self.start, shapes, stands, check_op(), model.check_bounds),
             *(mode, f"logp_dlogp_{model.name or 'model'}", at_least, begins, raises),
         )
-        sharing = Sharing(terms.all, how).arranged()
+        sharing = Sharing(terms.all, settings).arranged()
         self.parts, self._sources = sharing.parts, sharing.dimensions.sources
         self.most_rows, self.is_small = sharing.most_rows, sharing.is_small
-        # Terms that ranks do not share, and why; and of these the ones for which it is
-        # so, with the lines that made them. Others are along the same rows.
+        # `refused`: why ranks do not share a term, by name. `faults`: the same, by name
+        # and line, without terms refused only as they share rows with a faulty one.
         self.refused = sharing.refused_by_names()
         self.faults = {
             f"{sharing.terms[i].name!r}{sharing.terms[i].line}": why
@@ -107,7 +107,7 @@ class Density:
         self._left = len(left)
         self._all: list[SharedTerms | SerialTerms] = [*self.parts]
         if self.parts and left:
-            serial = SerialTerms(sharing.dimensions, left, how)
+            serial = SerialTerms(sharing.dimensions, left, settings)
             self._all.append(serial)
             if begins:
                 serial.add(self.start, self.start.copy())
@@ -115,17 +115,17 @@ class Density:
 
     @property
     def rows(self) -> int:
-        """How many rows ranks share, of all dimensions."""
+        """The number of rows that ranks share, over all dimensions."""
         return sum(part.rows for part in self.parts)
 
     @property
     def exchanged(self) -> list[str]:
-        """For what ranks need rows of others."""
+        """The computations for which ranks need rows of other ranks."""
         return [why for part in self.parts for why in part.exchanged]
 
     @property
     def _key(self) -> str:
-        """By what a record of it goes."""
+        """The key of this density's record."""
         graphs = "\n".join(spelled(part.function) for part in self.parts)
         cores = len(SESSION.context.place.cores)
         about = f"beside PyMC by itself\n{self._left}\n{graphs}"
@@ -133,14 +133,14 @@ class Density:
 
     @cached_property
     def measured(self) -> float | None:
-        """How many times as fast as PyMC by itself it was; see `synk.pymc.tune`."""
+        """PyMC's time over that of ranks, in a record of `synk.pymc.tune`; or None."""
         record = records.find(self._key, "a model's log-density")
         if record is None:
             return None
         return record.measured[BY_PYMC] / record.measured[BY_RANKS]
 
     def keep(self, measured: dict[str, float]) -> None:
-        """Write a record of the seconds that a call took by ranks, and by PyMC."""
+        """Write a record of the seconds of a call, by `BY_RANKS` and by `BY_PYMC`."""
         plan = Plan(min(measured, key=measured.__getitem__))
         machine = SESSION.size, len(SESSION.context.place.cores)
         scale = records.scale_of(self.rows)
@@ -148,10 +148,10 @@ class Density:
         records.write(self._key, label, scale, machine, plan, measured)
 
     def predicted(self, ranks: int, cores: int) -> Predicted | None:
-        """Return the seconds of a call by ranks, and by PyMC by itself on one core.
+        """Return the predicted seconds of a call, by ranks and by PyMC on one core.
 
-        So many ranks have so many cores together. None if the seconds do not follow
-        from the graph and its shapes.
+        `ranks` ranks have `cores` cores together. None if the graph and its shapes do
+        not suffice for a prediction.
         """
         left = self._left * OF_LEFT
         by_ranks = by_pytensor = serial = left
@@ -166,16 +166,16 @@ class Density:
 
     @property
     def has_bits_of_any_ranks(self) -> bool:
-        """Whether calls such as the last one have the same bits on any ranks."""
+        """Whether calls like the last one have the same bits on any number of ranks."""
         return all(has_bits_of_any_ranks(part.function) for part in self.parts)
 
     def unravelled(self, values: np.ndarray) -> dict[str, np.ndarray]:
-        """Return the parts of a vector by the names of the variables."""
+        """Return the values of the variables in a point, by name."""
         point = self.point
         return {str(var.name): point.value(var, values) for var in point.places}
 
     def ravelled(self, parts: Mapping[str, Any]) -> np.ndarray:
-        """Return the vector of which these are the parts."""
+        """Return the point as a vector, from values by name, which are broadcast."""
         values = np.empty(self.point.size, self.point.dtype)
         for var, place in self.point.places.items():
             shape = self.point.shapes[var]
@@ -183,7 +183,7 @@ class Density:
         return values
 
     def __reduce__(self) -> Any:
-        """Refuse to be sent to another process, where there are no ranks."""
+        """Raise StateError: another process has no ranks to compute with."""
         raise StateError(IN_ONE_PROCESS)
 
     def __call__(self, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -203,21 +203,21 @@ class Density:
                     raise
                 failed = error
             plain = self._instead()
-            found = plain(values)  # which raises, too, if it is the model's fault
+            found = plain(values)  # raises as well if the model is at fault
             why = words(failed)
-            self._tell(f"the log-density is computed serially from here on, as {why}")
+            self._warn(f"the log-density is computed serially from here on, as {why}")
             self._plain = plain
             return found
 
-    def or_else(self, plain: Callable[[], Plain], tell: Callable[[str], None]) -> None:
-        """Have another function compute from the call on in which there is an error.
+    def on_error(self, plain: Callable[[], Plain], tell: Callable[[str], None]) -> None:
+        """Set a fallback: after an error in a call, a serial function computes.
 
-        `plain` makes it, and `tell` gets a sentence about it.
+        `plain` makes that function, and `tell` is called with a warning's text.
         """
-        self._instead, self._tell = plain, tell
+        self._instead, self._warn = plain, tell
 
     def _computed_by_ranks(self, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Compute; in a group again where a rank has died, as nothing has changed."""
+        """Return the log-density and gradient; a group repeats this if a rank dies."""
         is_leader = self.groups is not None and self.groups.is_leader
         for _ in range(AGAIN if is_leader else 0):
             with contextlib.suppress(WorkerDied):
@@ -225,12 +225,13 @@ class Density:
         return self._computed(values)
 
     def _computed(self, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return the log-density and gradient, after reading changed data anew."""
         held = self._sources.held()
         if not are_same(held, self._held):
             self._sources.read()
             for shared in self.parts:
                 shared.take()
-            self._held = held  # the last: where a signal comes before, all is done anew
+            self._held = held  # last, so that an interrupted update is repeated
         gradient = np.zeros(self.point.size, self.point.dtype)
         total: Any = 0.0
         for part in self._all:

@@ -1,4 +1,4 @@
-"""Which dimension's entries ranks share between them, for each term of a density."""
+"""The dimension of each term of a density whose entries are the rows for the ranks."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from ..compiler.domain import Refused
 from ..compiler.rules.base import TAKING
 from ..compiler.rules.index import entries_of_index
 from .axes import Axes, Axis
-from .terms import Given, Sources, are_alike, is_view
+from .terms import ComputedPart, Sources, is_constant_along, is_view
 
 FEW = 3
-"""Entries of a dimension that are no rows where there are others."""
+"""A dimension with at most this many entries gives the rows only if no other does."""
 
 MUCH = 4
-"""As many times as much to do with another dimension: that has the rows then."""
+"""A dimension with this many times the work is preferred to a likelihood's own."""
 
 
 @dataclass
 class Dimension:
-    """A dimension of the data, and the terms of a density that it has most to do with.
+    """A dimension of the data, and the terms of a density whose rows it gives.
 
-    `work` is how many elements a call computes along it.
+    `work` is the number of elements that a call computes along it, for these terms.
     """
 
     axis: Axis
@@ -44,14 +44,14 @@ class Dimension:
 class Dimensions:
     """The dimensions of the terms of a density, their lengths, and the work along them.
 
-    `free` has the variables that the density is of, with their shapes.
+    `sums` are the terms, and `free` has the shapes of the free variables.
     """
 
     def __init__(
         self, sums: Sequence[Variable], free: Mapping[Variable, tuple[int, ...]]
     ) -> None:
         self.sums, self._free = list(sums), dict(free)
-        self.given = Given(self.sums, list(free))
+        self.given = ComputedPart(self.sums, list(free))
         self._axes = Axes(self.sums)
         self._used = [
             (node, i)
@@ -60,12 +60,12 @@ class Dimensions:
         ]
         self.sources = Sources([node.inputs[i] for node, i in self._used])
         self._measure()
-        # Inputs that are the numbers of rows: the axis that they index, and their own.
+        # Inputs that are row numbers: the axis that they index, and their own axis.
         self.row_indices: dict[tuple[Apply, int], tuple[int, int]] = {}
         self._join_indexed()
 
     def _join_indexed(self) -> None:
-        """Join the dimensions of what the numbers of rows index, and of these."""
+        """Join the dimension of row numbers with the dimension that they index."""
         uses = set(self.given.uses)
         for node in self.given.nodes:
             for i, axis, own in _row_indices(node):
@@ -84,8 +84,8 @@ class Dimensions:
             self._measure()
 
     def _measure(self) -> None:
-        """Find how long each dimension is of which data or free variables have one."""
-        # Of an axis that is broadcast, that of the others counts.
+        """Find the lengths of all dimensions of data and free variables."""
+        # The largest, as an axis of a dimension may be broadcast.
         self.lengths: dict[Axis, int] = {}
         self._of_data: set[Axis] = set()
         found = []
@@ -99,10 +99,10 @@ class Dimensions:
                 self.lengths[axis] = max(length, self.lengths.get(axis, 1))
 
     def of_terms(self) -> list[Dimension]:
-        """Return the dimensions that terms have most to do with, the largest first.
+        """Return the dimensions of the terms' rows, those with the most work first.
 
-        Terms without data along a dimension are in none, and nor are those along one of
-        which no data of theirs tell entries apart: as of a prior of many groups.
+        A term is in none if it has no data along a dimension. Dimensions are left out
+        if no data of their terms differ along them, as for a prior of many groups.
         """
         work = {node: self._work(node) for node in self.given.nodes}
         found: dict[Axis, Dimension] = {}
@@ -124,13 +124,13 @@ class Dimensions:
         return sorted(shared, key=lambda each: -each.work)
 
     def _has_data(self, dimension: Dimension) -> bool:
-        """Tell whether data of some of a dimension's terms lie along it, not all alike.
+        """Return whether data of a dimension's own terms differ along it.
 
-        Those of other terms may do so: of groups which these terms are priors of.
+        Data of other terms do not count: these terms may be priors of their groups.
         """
         above = set(ancestors([self.sums[i] for i in dimension.terms]))
         return any(
-            not are_alike(node.inputs[i], axis)
+            not is_constant_along(node.inputs[i], axis)
             for node, i in self._used
             if not above.isdisjoint(node.outputs)
             for axis in self.along_input(node, i, dimension.axis)
@@ -139,9 +139,9 @@ class Dimensions:
     def _rows_of(self, total: Variable, counted: Mapping[Axis, int]) -> Axis:
         """Return the dimension whose entries are the rows of a term.
 
-        Of what a likelihood has a value for each, its rows, unless another has much
-        more to do with it; and never one of few entries, as of coordinates, beside one
-        of more: it would be too short for the ranks.
+        `counted` has the work by dimension. A dimension over which the term is summed
+        is preferred, unless another has `MUCH` times the work. A dimension of `FEW`
+        entries, such as coordinates, is too short for ranks if there is a longer one.
         """
         axes = [a for a in counted if self.lengths[a] > FEW] or list(counted)
         most = max(counted[a] for a in axes)
@@ -150,7 +150,7 @@ class Dimensions:
         return max(rows or axes, key=lambda a: counted[a] * (1 - 1 / self.lengths[a]))
 
     def _summed_over(self, total: Variable) -> set[Axis]:
-        """Return the dimensions of what a term is the sum of."""
+        """Return the dimensions over which a term is a sum."""
         found: set[Axis] = set()
         left = [total]
         while left:
@@ -164,7 +164,7 @@ class Dimensions:
         return found
 
     def _work(self, node: Apply) -> dict[Axis, int]:
-        """Return along which dimensions a node computes, and how many elements."""
+        """Return the number of elements that a node computes, by dimension."""
         axes_of = [self._axes.of_input(node, i) for i in range(len(node.inputs))]
         axes_of += map(self._axes.of, node.outputs)
         counted: dict[Axis, int] = {}
@@ -179,19 +179,19 @@ class Dimensions:
         return counted
 
     def along(self, var: Variable, dimension: Axis) -> list[int]:
-        """Return which axes of a variable, no constant, are of a dimension."""
+        """Return the axes of a variable, no constant, that are of a dimension."""
         return [a for a, axis in enumerate(self._axes.of(var)) if axis == dimension]
 
     def along_input(self, node: Apply, i: int, dimension: Axis) -> list[int]:
-        """Return which axes of an input of a node are of a dimension."""
+        """Return the axes of a node's input that are of a dimension."""
         axes = self._axes.of_input(node, i)
         return [a for a, axis in enumerate(axes) if axis == dimension]
 
     def makers(self, dimension: Axis) -> list[Variable]:
-        """Return the free variables of which something gets an axis of a dimension.
+        """Return the free variables above nodes that create an axis of a dimension.
 
-        None has that axis itself: so of all values but one those are made that add up
-        to 0, or to 1.
+        No input of such a node has that axis. An example are n - 1 free values, from
+        which n are made that add up to 0 or 1.
         """
         found: set[Variable] = set()
         for node in self.given.nodes:
@@ -203,7 +203,7 @@ class Dimensions:
 
 
 def _source(node: Apply, i: int) -> tuple[tuple[Apply, int], Variable]:
-    """Return where an input, a view of data, has that from."""
+    """Return the node and input index, and the variable, that an input is a view of."""
     var = node.inputs[i]
     while var.owner is not None and is_view(var.owner):
         node, i = var.owner, 0
@@ -212,11 +212,10 @@ def _source(node: Apply, i: int) -> tuple[tuple[Apply, int], Variable]:
 
 
 def _row_indices(node: Apply) -> Iterator[tuple[int, int, int]]:
-    """Yield where an input may be the numbers of rows, as in ``p[arange(len(y)), y]``.
+    """Yield inputs that may be row numbers, as in ``p[arange(len(y)), y]``.
 
-    Each is told by its place, by the axis that it indexes, and by its own axis along
-    which the numbers are. It takes from each row something of its own: so what is
-    indexed has rows where the index does.
+    Each is (i, axis, own): input i indexes `axis`, and its numbers lie along its axis
+    `own`. If they are row numbers, the indexed array has the same rows as the index.
     """
     try:
         entries = entries_of_index(node, 1) if isinstance(node.op, TAKING) else []
@@ -227,7 +226,7 @@ def _row_indices(node: Apply) -> Iterator[tuple[int, int, int]]:
             continue
         i = node.inputs.index(entry)
         _, var = _source(node, i)
-        # It stays the numbers of rows if it has such now.
+        # An `arange`, or a constant: row numbers now will be row numbers later.
         is_one = var.owner is not None and isinstance(var.owner.op, ARange)
         if isinstance(var, Constant):
             is_one = var.type.dtype != "bool"  # type: ignore[attr-defined]

@@ -1,9 +1,9 @@
-"""A log-density by ranks as an Op, for methods that make graphs of the log-density.
+"""An Op whose log-density ranks compute, for methods that take a graph of it.
 
-``find_MAP``, ``pm.fit`` and others ask a model for the graph of its log-density, put
-other variables in it, take its gradient and compile that. In a block they get one Op in
-the place of the graph. Its gradient is an output of the Op, so that ranks compute both
-in one call. A gradient of the gradient, as for a Hessian, is that of PyMC's own graph.
+``find_MAP``, ``pm.fit`` and others get the graph of a model's log-density, replace
+variables in it, differentiate and compile it. In a block of `synk.pymc.parallel` they
+get one Op in place of the graph. Its gradient is an output of the Op, so that ranks
+compute both in one call. The gradient of that, as for a Hessian, uses PyMC's own graph.
 """
 
 from __future__ import annotations
@@ -31,9 +31,12 @@ disconnected_type = DisconnectedType()
 class LogpOfRanks(Op):
     """The log-density at the values of free variables, and its gradient by each.
 
-    `graph` is PyMC's, of the model's variables of these values. `make` makes the
-    function of the ravelled point, when it is first needed, and `plain` makes one for
-    processes that this one starts, whose ranks these are not.
+    Parameters
+    ----------
+    values : the model's value variables, in the order of the Op's inputs
+    graph : PyMC's graph of the log-density of these variables
+    make : makes the function of the point as a vector, when it is first needed
+    plain : makes such a function for child processes, which cannot use the ranks
     """
 
     def __init__(
@@ -51,7 +54,7 @@ class LogpOfRanks(Op):
         self._lock = threading.Lock()
 
     def make_node(self, *inputs: Any) -> Apply:
-        """Apply the Op to the values of the free variables, each of its own type."""
+        """Apply the Op to values of the free variables, cast to their types."""
         given = [
             pt.as_tensor_variable(x).astype(var.type.dtype)  # type: ignore[attr-defined]
             for x, var in zip(inputs, self._values, strict=True)
@@ -60,10 +63,10 @@ class LogpOfRanks(Op):
         return Apply(self, given, [logp, *(x.type() for x in given)])
 
     def perform(self, node: Apply, inputs: Sequence, output_storage: Sequence) -> None:
-        """Have the ranks compute."""
+        """Compute the outputs by the ranks."""
         parts = [np.ravel(value) for value in inputs]
         point = np.concatenate([np.empty(0), *parts]).astype(pytensor.config.floatX)
-        with self._lock:  # some have threads
+        with self._lock:  # some callers have threads
             logp, gradient = self._at(point)
         output_storage[0][0] = np.asarray(logp, node.outputs[0].type.dtype)  # type: ignore[attr-defined]
         at = 0
@@ -74,9 +77,10 @@ class LogpOfRanks(Op):
             at += size
 
     def _at(self, point: np.ndarray) -> Any:
-        """Return the log-density and its gradient, and keep them for the next call.
+        """Return the log-density and its gradient; at the same point, those kept.
 
-        Some ask for both by turns, at the same point. Data may be set meanwhile.
+        Some callers ask for the value and the gradient in two calls. The kept ones are
+        not used if data have been set in between.
         """
         if self._process != os.getpid():
             self._process, self._function = os.getpid(), self._make_plain()
@@ -89,13 +93,13 @@ class LogpOfRanks(Op):
         return last[2]
 
     def infer_shape(self, *args: Any) -> list[Sequence]:
-        """Return the shapes of the outputs; those of the inputs come last."""
+        """Return the outputs' shapes; the last argument has the inputs' shapes."""
         return [(), *args[-1]]
 
     def pullback(
         self, inputs: Sequence, outputs: Sequence, cotangents: Sequence
     ) -> list[Variable]:
-        """Return the gradients: outputs, or of these, those of PyMC's graph."""
+        """Return gradients: the Op's outputs; for gradients of these, PyMC's graph."""
         first, *others = cotangents
         found: list[Any] = [disconnected_type() for _ in inputs]
         if not isinstance(first.type, DisconnectedType):
@@ -117,7 +121,7 @@ class LogpOfRanks(Op):
     L_op = pullback  # type: ignore[assignment]  # its name before PyTensor 3
 
     def plain(self, inputs: Sequence[Variable]) -> Variable:
-        """Return PyMC's graph of other variables than the model's."""
+        """Return PyMC's graph, with `inputs` in place of the model's variables."""
         replaced = dict(zip(self._values, inputs, strict=True))
         made: Any = graph_replace([self._graph], replaced, strict=False)
         return made[0]
@@ -129,9 +133,9 @@ class LogpOfRanks(Op):
 def plain_of(
     model: Any, values: Sequence[Variable], graph: Variable, mode: Any
 ) -> Plain:
-    """Return a function of the ravelled point that PyMC compiles, for one process.
+    """Return a serial function of the point as a vector, compiled by PyMC.
 
-    The graph is a log-density of the values.
+    `graph` is a log-density of `values`. The function returns it and its gradient.
     """
     gradients: Any = pytensor.grad(graph, list(values), disconnected_inputs="ignore")
     given = {"inputs": list(values), "point_fn": False, "on_unused_input": "ignore"}

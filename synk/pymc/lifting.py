@@ -1,13 +1,13 @@
-"""Entries of what is computed from data: computed from entries of the data.
+"""Lifting of indices: entries of a computed array, computed from entries of the data.
 
-What is reshaped, repeated or joined has the entries of something else in another
-arrangement: ``pt.repeat(f(x), 4)`` is ``f(x)[[0, 0, 0, 0, 1, 1, ...]]``. With the index
-taken to the data, as ``f(x[[0, 0, 0, 0, 1, 1, ...]])``, ranks can share the entries.
-Where an index meets a free variable it stays there, as that of a group does.
+A reshape, repetition or join has the entries of its operand in another arrangement:
+``pt.repeat(f(x), 4)`` is ``f(x)[[0, 0, 0, 0, 1, 1, ...]]``. If the index moves up the
+graph to the data, as in ``f(x[[0, 0, 0, 0, 1, 1, ...]])``, ranks can share the entries.
+At a free variable the index stays, as for effects of groups.
 
-So are rows gathered: of a linear predictor ``X @ slopes`` PyMC takes the rows that were
-observed, and those with missing values, each for a density of its own. What has fewer
-rows than are gathered, as effects of groups, stays as it is.
+`with_gathered_data` lifts indices of gathered rows: from a linear predictor ``X @ w``
+PyMC takes the observed rows, and those with missing values, for two densities. An index
+that takes more rows than its operand has, as from effects of groups, is not lifted.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ from ..compiler.rules.index import entries_of_index, layout
 from .rebuilding import rebuilt, remade
 
 Index = Mapping[int, Any]
-"""Of some axes, arrays of one shape that say which entries are taken: data. Of one axis
-it may be a slice."""
+"""The entries to take, by axis: arrays of one shape, computed from data alone. An index
+of one axis may be a slice."""
 
 
 class Computed:
-    """Tells what is computed in each call, from free variables."""
+    """The set of variables that depend on free variables; tested by ``in``."""
 
     def __init__(self, free: Sequence[Variable]) -> None:
         self._known: dict[Variable, bool] = dict.fromkeys(free, True)
@@ -59,11 +59,16 @@ class Computed:
 
 
 class Lifting:
-    """Takes entries as far up a graph as it goes.
+    """Moves an index as far up a graph as possible.
 
-    The arrays of an index have `ndim` axes. `part` is a node that joins parts, and
-    which part the entries are; `check` is the Op that checks parameters, around a
-    density. `meets_data` tells whether entries of data were taken.
+    `meets_data` is whether an index has reached data.
+
+    Parameters
+    ----------
+    computed : the variables that depend on free variables
+    ndim : the number of axes of an index's arrays
+    part : a node that joins parts, and the number of the part that the index takes
+    check : PyMC's Op around a density that checks parameters
     """
 
     def __init__(
@@ -80,7 +85,7 @@ class Lifting:
         self.meets_data = False
 
     def of(self, var: Variable, index: Index) -> Any:
-        """Return entries of a variable: their axes first, then those of no index."""
+        """Return entries of a variable: the index's axes first, then the others."""
         if not index:
             return _in_order(var, ["x"] * self._n + [*range(var.type.ndim)])  # type: ignore[attr-defined]
         key = var, tuple((axis, id(each)) for axis, each in sorted(index.items()))
@@ -110,7 +115,7 @@ class Lifting:
         return _indexed(var, index)
 
     def _broadcast(self, var: Any, index: Index, ndim: int) -> Any:
-        """Return entries of an operand, which is broadcast to a number of axes."""
+        """Return entries of an operand that is broadcast to `ndim` axes."""
         missing = ndim - var.type.ndim
         own = {a - missing: each for a, each in index.items() if a >= missing}
         long = {a: e for a, e in own.items() if var.type.shape[a] != 1}
@@ -131,7 +136,7 @@ class Lifting:
         return remade(node, inputs)[0]
 
     def _checked(self, node: Apply, index: Index) -> Any:
-        """Take a density's entries, under the conditions of these."""
+        """Return entries of a checked density, with conditions on these alone."""
         first, *conditions = node.inputs
         taken = self.of(first, index)
         return remade(
@@ -155,7 +160,7 @@ class Lifting:
         return condition
 
     def _inside(self, node: Apply, index: Index) -> Any:
-        """Take entries of what a graph within an Op computes, put in its place."""
+        """Return entries of an Op with an inner graph, which replaces the Op."""
         return self.of(inlined(node)[0], index) if len(node.outputs) == 1 else None
 
     def _shuffled(self, node: Apply, index: Index) -> Any:
@@ -194,7 +199,7 @@ class Lifting:
         return op.clone(axis=places)(found)  # type: ignore[attr-defined]
 
     def _spread(self, node: Apply, index: Index) -> Any:
-        """Take entries of what is broadcast to a shape."""
+        """Return entries of an `Alloc`; None for a slice."""
         var, *lengths = node.inputs
         found = self._broadcast(var, index, len(lengths))
         first: Any = next(iter(index.values()))
@@ -218,7 +223,7 @@ class Lifting:
             return None
         if self._part is not None:
             of, k = self._part
-            # Of another node, if it joins parts that are as long.
+            # Or another node that joins parts of the same lengths.
             known: Any = joined_parts(of)
             if node is of or (None not in lengths and lengths == known[2]):
                 return pt.moveaxis(parts[k], along, 0)
@@ -229,7 +234,7 @@ class Lifting:
     def _of_parts(
         self, parts: Sequence[Any], lengths: Any, along: int, taken: np.ndarray
     ) -> Any:
-        """Return entries of some parts: of each its own, where the index is in it."""
+        """Return the entries `taken` of joined parts, by a switch between the parts."""
         ends = np.cumsum(lengths)
         which = np.searchsorted(ends, taken, side="right")
         found: Any = None
@@ -248,11 +253,11 @@ class Lifting:
         return found
 
     def _taken(self, node: Apply, index: Index) -> Any:
-        """Take entries of a slice, or of an index, from what that was taken out of."""
+        """Return entries of an indexed array, as entries of the array; or None."""
         var: Any = node.inputs[0]
         entries = _entries(node)
         arrays = [a for a, entry in enumerate(entries) if isinstance(entry, Variable)]
-        if isinstance(node.op, Subtensor):  # they are numbers
+        if isinstance(node.op, Subtensor):  # its variables are numbers
             arrays = []
         kinds = [entries[a].type for a in arrays]
         if not entries or any(k.ndim != 1 or k.dtype == "bool" for k in kinds):
@@ -283,13 +288,13 @@ class Lifting:
 
 
 _OF_CONDITIONS = (Elemwise, MakeVector, ScalarFromTensor, TensorFromScalar)
-"""Ops that put conditions together."""
+"""Ops that combine conditions."""
 
 
 def joined_parts(node: Apply) -> tuple[int, list[Any], list[int | None]] | None:
-    """Return along which axis a node joins parts, these, and how long they are.
+    """Return the axis along which a node joins, its parts, and their lengths.
 
-    None if the axis is not known.
+    None if the axis is no constant. A length is None if unknown.
     """
     along, parts = apart(node, node.inputs)
     if not isinstance(along, int):
@@ -299,7 +304,7 @@ def joined_parts(node: Apply) -> tuple[int, list[Any], list[int | None]] | None:
 
 
 def _entries(node: Apply) -> list[Any]:
-    """Return the entries of an index, one for each axis; none if it is not known."""
+    """Return the entries of a node's index, one for each axis; [] if unknown."""
     try:
         entries = entries_of_index(node, 1)
     except Refused:
@@ -308,7 +313,7 @@ def _entries(node: Apply) -> list[Any]:
 
 
 def _known_slice(entry: slice) -> slice | None:
-    """Return a slice of numbers; None if some are computed."""
+    """Return a slice with its bounds as ints; None if one is no constant."""
     bounds: list[Any] = []
     for part in (entry.start, entry.stop, entry.step):
         if isinstance(part, Variable) and not isinstance(part, Constant):
@@ -318,16 +323,16 @@ def _known_slice(entry: slice) -> slice | None:
 
 
 def _dot(entries: Any, matrix: Any) -> Any:
-    """Return the products of rows that lie along some axes with a matrix or vector."""
+    """Return the product of an array's last axis with a matrix or vector."""
     if entries.type.ndim <= 2:
         return pt.dot(entries, matrix)
-    if matrix.type.ndim == 1:  # no product of matrices: that is of two axes, merged
+    if matrix.type.ndim == 1:  # a product of matrices would merge two axes
         return (entries * matrix).sum(axis=-1)
     return pt.matmul(entries, matrix)
 
 
 def _indexed(var: Any, index: Index) -> Any:
-    """Return entries of an array, their axes first."""
+    """Return entries of an array by an index in place, with the index's axes first."""
     axes = sorted(index)
     entries = [index[axis] for axis in axes]
     are_known = all(isinstance(each, (np.ndarray, slice)) for each in entries)
@@ -342,7 +347,7 @@ def _indexed(var: Any, index: Index) -> Any:
 
 
 def _in_order(var: Any, order: Sequence[Any]) -> Any:
-    """Return an array with its axes in another order; of data, as data."""
+    """Return an array with its axes in `order`, as by `dimshuffle`; constants stay."""
     if list(order) == list(range(var.type.ndim)):
         return var
     if not isinstance(var, Constant):
@@ -355,15 +360,15 @@ def _in_order(var: Any, order: Sequence[Any]) -> Any:
     return pt.constant(np.expand_dims(moved, new))
 
 
-# -- rows that are gathered
+# -- gathered rows
 
 
 def with_gathered_data(
     graph: Sequence[Variable], free: Sequence[Variable]
 ) -> list[Variable]:
-    """Return graphs in which rows are gathered from data, where they can be.
+    """Return graphs in which indices of gathered rows are lifted to the data.
 
-    Of the graphs, `free` are the leaves that are no data.
+    `free` are the graphs' free variables; all other leaves are data.
     """
     computed = Computed(free)
     at_once = _needed_at_once(io_toposort([], list(graph)))
@@ -385,11 +390,11 @@ def with_gathered_data(
 
 
 def _needed_at_once(nodes: Sequence[Apply]) -> set[Apply]:
-    """Return what goes element by element into sums up to each row.
+    """Return the nodes from which cumulative sums are computed element by element.
 
-    Every rank needs all of these rows. Where they come from the last to the first, as
-    in a partial likelihood, ranks are to compute each its own before they exchange
-    them: of data in the other order every rank would compute all.
+    Every rank needs all rows of such a sum. If the rows are reversed, as in a partial
+    likelihood, each rank should compute its own rows, and exchange them before they are
+    reversed. With reversed data, every rank would compute all rows.
     """
     found: set[Apply] = set()
     for node in reversed(nodes):
@@ -402,7 +407,7 @@ def _needed_at_once(nodes: Sequence[Apply]) -> set[Apply]:
 
 
 def _reverses(index: Index) -> bool:
-    """Tell whether an index is all entries, from the last to the first."""
+    """Return whether an index is ``[::-1]``."""
     return any(
         isinstance(entry, slice) and entry == slice(None, None, -1)
         for entry in index.values()
@@ -410,9 +415,10 @@ def _reverses(index: Index) -> bool:
 
 
 def _gathered(node: Apply, inputs: list[Variable]) -> Index | None:
-    """Return the index by which a node gathers rows; None if it is not of one entry.
+    """Return the index by which a node gathers rows, or None if it is no such index.
 
-    That may be a mask of several axes, as of the observed values in a matrix.
+    It has one entry that is no full slice: a slice, integers, or a mask, which may be
+    of several axes, as of the observed values in a matrix.
     """
     gathered = [(a, e) for a, e in enumerate(_entries(node)) if e != slice(None)]
     if len(gathered) != 1:

@@ -1,15 +1,14 @@
-"""Who computes a model's log-density, and what users are told of it.
+"""Whether ranks or PyMC compute a model's log-density, and messages about it.
 
-`synk.pymc.logp_dlogp` and `synk.pymc.tune` make it for ranks. In a block PyMC may be
-faster, and chains are laid on the ranks. Draws are to have the same bits on any number
-of ranks. So who computes follows from the model alone, and not from ranks, cores or
-chains, wherever ranks give the same bits in any number. Chains are then laid on ranks
-as it is fastest, which changes no bit: one after the other on all ranks, or several at
-once, each on a group of them.
+`synk.pymc.logp_dlogp` and `synk.pymc.tune` always use ranks. In a block of
+`synk.pymc.parallel`, `decide` chooses between ranks and PyMC. If a density has the same
+bits on any number of ranks, so should the draws. The choice then depends on the model
+alone, and not on ranks, cores or chains. `decide` also lays the chains on ranks in the
+fastest way, which changes no bit: one after the other on all ranks, or several at once,
+each on a group of ranks.
 
-Models of so few data that ranks need not be thought of are found without their density:
-to have ranks, and to find out what they would share, takes some 0.1 s, which is much of
-the time in which such a model is sampled.
+`rows_if_tiny` finds models that are too small for ranks without making their density:
+forking ranks and making it takes some 0.1 s, much of the time to sample such a model.
 """
 
 from __future__ import annotations
@@ -38,12 +37,12 @@ from ..report.facts import PlanTimes
 from ..report.words import plan_table
 from ..user_frames import callers_level
 from .density import BY_PYMC, BY_RANKS, Density
-from .names import as_plain, present
+from .names import present, vector_function
 from .terms import value_of
 
 
 def make(model: Any, variables: Sequence[Any] | None, mode: Any) -> Density:
-    """Return the density of a model; see `synk.pymc.logp_dlogp`."""
+    """Return the density for `synk.pymc.logp_dlogp`; warn of serial terms."""
     model = present(model)
     values = values_of(model, variables)
     made = _shared(model, values, model.initial_point(0), mode)
@@ -53,6 +52,7 @@ def make(model: Any, variables: Sequence[Any] | None, mode: Any) -> Density:
 
 
 def _shared(model: Any, values: list[Any], start: Any, mode: Any) -> Density:
+    """Return the density of a model; raise SplitError if ranks share no term."""
     made = Density(model, values, start, mode)
     if not made.parts:
         raise SplitError(nothing_shared(made))
@@ -62,7 +62,7 @@ def _shared(model: Any, values: list[Any], start: Any, mode: Any) -> Density:
 def tune(model: Any, mode: Any) -> list[PlanTimes]:
     """Measure a model's density; see `synk.pymc.tune`."""
     model = present(model)
-    if "logp_dlogp_function" in vars(model):  # which is not PyMC's own there
+    if "logp_dlogp_function" in vars(model):  # replaced by the block
         raise ValueError("tune a model before a block of synk.pymc.parallel, not in it")
     values, start = values_of(model, None), model.initial_point(0)
     with contextlib.ExitStack() as stack:
@@ -74,7 +74,7 @@ def tune(model: Any, mode: Any) -> list[PlanTimes]:
         made = model.logp_dlogp_function(values, initial_point=start, ravel_inputs=True)
         made.set_extra_values(start)
         ways: dict[str, Callable[[Any], Any]] = {BY_RANKS: density}
-        ways[BY_PYMC] = as_plain(made, {})
+        ways[BY_PYMC] = vector_function(made, {})
         calls = [partial(_timed, way, density.start) for way in ways.values()]
         firsts = [call() for call in calls]
         times = in_turns(calls)
@@ -88,14 +88,17 @@ def tune(model: Any, mode: Any) -> list[PlanTimes]:
 
 
 def _timed(way: Callable[[Any], Any], values: Any) -> float:
-    """Return the seconds of a call."""
+    """Return the seconds that a call takes."""
     start = perf_counter()
     way(values)
     return perf_counter() - start
 
 
 def values_of(model: Any, variables: Sequence[Any] | None) -> list[Any]:
-    """Return the value variables that a gradient is by; none may be discrete."""
+    """Return the value variables of `variables`; raise TypeError if one is discrete.
+
+    None stands for all continuous variables.
+    """
     if variables is None:
         return list(model.continuous_value_vars)
     values = [model.rvs_to_values.get(var, var) for var in variables]
@@ -109,12 +112,12 @@ def values_of(model: Any, variables: Sequence[Any] | None) -> list[Any]:
 
 
 def serial_terms(density: Density) -> str:
-    """Say which terms are computed serially, beside the others."""
-    return f"terms that are computed serially: {_told(density.faults)}"
+    """Return a sentence about the terms that are computed serially."""
+    return f"terms that are computed serially: {_listed(density.faults)}"
 
 
 def nothing_shared(density: Density) -> str:
-    """Say why ranks share no term of a density."""
+    """Return a sentence that says why ranks share no term of a density."""
     faults = density.faults
     if not faults:
         text = "no term of this model has data along a dimension: nothing to share"
@@ -126,28 +129,29 @@ def nothing_shared(density: Density) -> str:
             " row"
         )
     if len(set(faults.values())) > 1:
-        return f"no term is computed by rows: {_told(faults)}"
+        return f"no term is computed by rows: {_listed(faults)}"
     names, why = ", ".join(faults), next(iter(faults.values()))
     if len(faults) == 1:
         return f"the term of {names} is not computed by rows: {why}"
     return f"the terms of {names} are not computed by rows: {why}"
 
 
-def _told(faults: Mapping[str, str]) -> str:
+def _listed(faults: Mapping[str, str]) -> str:
     return "; ".join(f"{name}, as {why}" for name, why in faults.items())
 
 
 # -- who computes in a block
 
 FEW = 2
-"""Ranks, of one core each, that must be faster than PyMC on one core."""
+"""Ranks compute if this many, with one core each, are faster than PyMC on one core."""
 
 
 class Decision(NamedTuple):
-    """Who computes: `ranks` of them are compared with PyMC.
+    """The result of `decide`.
 
-    `speed_up` is how many times as fast as by PyMC chains are by ranks, if that is
-    known; `synk.pymc.tune` may have measured it.
+    `ranks` is the number of ranks compared with PyMC. `speed_up` is PyMC's time for the
+    chains over that of ranks, measured by `synk.pymc.tune` or predicted; None if
+    unknown.
     """
 
     by_ranks: bool
@@ -158,9 +162,10 @@ class Decision(NamedTuple):
 
 
 def decide(density: Density, chains: int, at_most: int) -> Decision:
-    """Return who computes a density that has been called, and how chains are laid.
+    """Return whether ranks or PyMC compute a density, and how chains are laid on ranks.
 
-    At most so many chains may be side by side, and are where PyMC computes.
+    Call the density before. `at_most` chains run at once if PyMC computes, and at most
+    as many on groups of ranks.
     """
     ranks, cores = SESSION.size, len(SESSION.cores)
 
@@ -189,9 +194,10 @@ def decide(density: Density, chains: int, at_most: int) -> Decision:
 
 
 def rows_if_tiny(model: Any, few: float) -> int | None:
-    """Return how many rows a model has; None if it has more than a few numbers.
+    """Return the number of rows of a model, or None if it has more than `few` numbers.
 
-    Counted are those of the data and of the free variables, as far as types tell.
+    This counts the numbers of the data and of the free variables. None also if their
+    types do not fix their shapes.
     """
     values = [model.rvs_to_values[rv] for rv in model.observed_RVs]
     shapes = [
@@ -208,6 +214,6 @@ def rows_if_tiny(model: Any, few: float) -> int | None:
 
 
 def _shape(var: Any) -> tuple[int, ...]:
-    """Return the shape of the array that a variable holds, if it does hold one."""
+    """Return the shape of a variable's value; () if it holds no array."""
     value = value_of(var)
     return np.shape(value) if isinstance(value, (np.ndarray, np.generic)) else ()

@@ -1,7 +1,7 @@
-"""What synk uses of PyMC that is no public protocol of its, in one place.
+"""All that synk uses of PyMC's and nutpie's internals, in one place.
 
-It holds for PyMC 5.28 to 6.4, and ``test_pymc_names.py`` tells when it
-moves. PyMC is imported where it is needed, and not with this file.
+It works with PyMC 5.28 to 6.4, and ``test_pymc_names.py`` fails if names move. The
+functions import PyMC when they are called.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ import pytensor
 from pytensor.link.jax.linker import JAXLinker
 
 
-def check() -> type:
-    """Return the Op around a density that checks its parameters.
+def check_op() -> type:
+    """Return the class of PyMC's Op around a density that checks its parameters.
 
-    It has ``can_be_replaced_by_ninf``.
+    Its attribute ``can_be_replaced_by_ninf`` says if a failed check may give -inf.
     """
     from pymc.logprob.utils import CheckParameterValue
 
@@ -39,14 +39,14 @@ def present(model: Any) -> Any:
 
 
 SAMPLE = "pymc.sampling.mcmc", "sample"
-"""The module and the function of whose variables some are looked at."""
+"""The module and name of the function whose local variables `sampling` reads."""
 
 USUAL = 1000
-"""PyMC's number of draws, and of those that it tunes by, where none was given."""
+"""PyMC's default for the number of draws, and of tuning steps."""
 
 
 def _frames() -> Iterator[tuple[str, str, FrameType]]:
-    """Yield the frames that this is called from, with their modules and functions."""
+    """Yield (module, function, frame) for each caller, from the innermost on."""
     frame = sys._getframe(1).f_back
     while frame is not None:
         yield frame.f_globals.get("__name__", ""), frame.f_code.co_name, frame
@@ -54,7 +54,7 @@ def _frames() -> Iterator[tuple[str, str, FrameType]]:
 
 
 def _locals_of_sample() -> dict[str, Any]:
-    """Return the variables of the call of ``pm.sample`` that this is part of."""
+    """Return the local variables of the ``pm.sample`` on the call stack; {} if none."""
     for module, function, frame in _frames():
         if (module, function) == SAMPLE:
             return dict(frame.f_locals)
@@ -62,9 +62,10 @@ def _locals_of_sample() -> dict[str, Any]:
 
 
 class Sampling(NamedTuple):
-    """A call of ``pm.sample``; `iterations` are those of a chain, `tune` included.
+    """A call of ``pm.sample``.
 
-    `mode` is that of its `compile_kwargs`, of which nutpie gets a linker alone.
+    `iterations` is the length of a chain, tuning included. `mode` is that of its
+    `compile_kwargs`, as PyMC passes only the linker on to nutpie.
     """
 
     cores: int
@@ -74,7 +75,7 @@ class Sampling(NamedTuple):
 
 
 def sampling() -> Sampling | None:
-    """Return what this is part of."""
+    """Return the call of ``pm.sample`` on the call stack; None if there is none."""
     found = _locals_of_sample()
     cores, chains = found.get("cores"), found.get("chains")
     if not isinstance(cores, Integral) or not isinstance(chains, Integral):
@@ -88,14 +89,14 @@ def sampling() -> Sampling | None:
 
 
 def other_sampler() -> str:
-    """Return the `nuts_sampler` of that call, "" for PyMC's own, nutpie or none."""
+    """Return the `nuts_sampler` of ``pm.sample``, "" for PyMC's own, nutpie or none."""
     named = _locals_of_sample().get("nuts_sampler")
     ours = "pymc", "nutpie"
     return named if isinstance(named, str) and named not in ours else ""
 
 
 def make_initial_point_fn() -> Callable[..., Any]:
-    """Return PyMC's function that makes functions of a seed: where chains begin."""
+    """Return PyMC's `make_initial_point_fn`, for the points where chains begin."""
     from pymc.initial_point import make_initial_point_fn
 
     return make_initial_point_fn
@@ -103,7 +104,7 @@ def make_initial_point_fn() -> Callable[..., Any]:
 
 @contextlib.contextmanager
 def _replaced(where: Any, name: str, value: Any) -> Iterator[None]:
-    """Have something of PyMC's be another in a block."""
+    """Set an attribute of a module or class to `value`, in a block."""
     plain = getattr(where, name)
     try:
         setattr(where, name, value)
@@ -112,13 +113,13 @@ def _replaced(where: Any, name: str, value: Any) -> Iterator[None]:
         setattr(where, name, plain)
 
 
-def nutpies(
+def replaced_nutpie(
     name: str, by: Callable[[Callable[..., Any]], Any]
 ) -> AbstractContextManager:
-    """Have a function of nutpie's be another in a block, which is made of it.
+    """Replace a function of nutpie by ``by(function)``, in a block.
 
-    ``pm.sample`` takes ``compile_pymc_model`` and ``sample`` by their names in nutpie's
-    module, and takes nutpie from PyMC 6.4 on where that is installed.
+    ``pm.sample`` looks up ``compile_pymc_model`` and ``sample`` in nutpie's module.
+    From PyMC 6.4 on it uses nutpie if that is installed.
     """
     if importlib.util.find_spec("nutpie") is None:
         return contextlib.nullcontext()
@@ -127,13 +128,13 @@ def nutpies(
 
 
 LOOKS = "assign_step_methods"
-"""It makes the graph of a log-density to see what has a gradient, and computes none."""
+"""A function of PyMC that makes the graph of a log-density, but does not compute it."""
 
 
-def asked_by() -> str:
-    """Return the module of PyMC's that wants a log-density, such as "pymc.smc".
+def asking_module() -> str:
+    """Return the module of PyMC that asks for a log-density, such as "pymc.smc".
 
-    It is "" for one that only looks at its graph.
+    Returns "" if it will not compute it, and "the script" if no module of PyMC asks.
     """
     for module, function, _ in _frames():
         if function == LOOKS:
@@ -150,13 +151,13 @@ TAKE_OPS = (
     "pymc_extras.inference.laplace_approx",
     "pymc_extras.inference.pathfinder",
 )
-"""They put other variables in a log-density, take its gradient, and compile that."""
+"""Modules that can use an Op: they replace its inputs, differentiate and compile."""
 
 _BACKENDS = ("backend", "gradient_backend", "inference_backend")
 
 
 def wants_jax() -> bool:
-    """Tell whether PyMC compiles what it asks for by JAX, where an Op is unknown."""
+    """Return whether PyMC will compile the log-density by JAX, which lacks the Op."""
     if _is_jax(pytensor.config.mode):
         return True
     for module, function, frame in _frames():
@@ -170,17 +171,16 @@ def wants_jax() -> bool:
 
 
 def _is_jax(mode: Any) -> bool:
-    """Tell whether a mode, a linker or the name of a backend is JAX's."""
+    """Return whether a mode, a linker or the name of a backend is JAX's."""
     if isinstance(mode, str):
         return mode.lower() in ("jax", "blackjax")
     return isinstance(getattr(mode, "linker", mode), JAXLinker)
 
 
-def models_logp(by: Callable[[Callable[..., Any]], Any]) -> AbstractContextManager:
-    """Have models' method ``logp`` be another one in a block.
+def replaced_logp(by: Callable[[Callable[..., Any]], Any]) -> AbstractContextManager:
+    """Replace the method ``Model.logp`` by ``by(method)``, in a block.
 
-    It is that of the class, as some methods of inference copy a model first, and is
-    made of PyMC's own.
+    It is replaced in the class, as some inference methods copy a model first.
     """
     from pymc import Model
 
@@ -191,14 +191,14 @@ PATHS: dict[str, dict[str, Any]] = {
     "multipath": {"parallel": False},
     "pathfinder": {"concurrent": None},  # of pymc-extras before 0.15
 }
-"""Modules of Pathfinder's, and how each is told to make no processes."""
+"""Modules of Pathfinder, and the arguments by which each starts no processes."""
 
 
 @contextlib.contextmanager
 def paths_in_turn() -> Iterator[None]:
-    """Have Pathfinder make its paths in this process in a block, one after the other.
+    """Make Pathfinder compute its paths in this process, one by one, in a block.
 
-    By itself it has a process for each.
+    By default Pathfinder starts a process for each path.
     """
     with contextlib.ExitStack() as stack:
         for name, how in PATHS.items():
@@ -214,11 +214,11 @@ def _with(plain: Callable[..., Any], how: Mapping[str, Any], **given: Any) -> An
     return plain(**{**given, **how})
 
 
-def chains_by(by: Callable[..., Any]) -> AbstractContextManager:
-    """Have ``pm.sample`` with several cores run its chains by another function.
+def replaced_chain_runner(by: Callable[..., Any]) -> AbstractContextManager:
+    """Make ``pm.sample`` with several cores run its chains by `by`, in a block.
 
-    That gets PyMC's two functions, of chains side by side and of chains one after the
-    other, and how many chains there are to be.
+    `by` is called with PyMC's function that runs chains in processes, that which runs
+    one after the other, and the number of chains.
     """
     import pymc.sampling.mcmc as mcmc
 
@@ -235,9 +235,10 @@ def chains_by(by: Callable[..., Any]) -> AbstractContextManager:
 
 
 class ForSteps:
-    """What PyMC's steps take for the result of ``Model.logp_dlogp_function``.
+    """A stand-in for the result of ``Model.logp_dlogp_function``, for PyMC's steps.
 
-    `density` is of the ravelled point, and the gradient is not by `others`.
+    `density` is a function of the point as a vector. `others` are the shared variables
+    of free variables outside of the gradient, by name.
     """
 
     _raveled_inputs = True
@@ -252,29 +253,29 @@ class ForSteps:
         self.profile = None
 
     def set_extra_values(self, extra_vars: dict[str, Any]) -> None:
-        """Set the variables that the gradient is not by."""
+        """Set the free variables outside of the gradient."""
         for name, shared in self._extra_vars_shared.items():
             shared.set_value(extra_vars[name])
 
     def get_extra_values(self) -> dict[str, Any]:
-        """Return the variables that the gradient is not by."""
+        """Return the free variables outside of the gradient."""
         return {name: v.get_value() for name, v in self._extra_vars_shared.items()}
 
     def __call__(self, grad_vars: Any, *, extra_vars: Any = None) -> Any:
         """Return the log-density and its gradient at a point."""
         if extra_vars is not None and self._extra_vars_shared:
             self.set_extra_values(extra_vars)
-        if hasattr(grad_vars, "point_map_info"):  # a vector with the variables' shapes
+        if hasattr(grad_vars, "point_map_info"):  # PyMC's `RaveledVars`
             return self._pytensor_function(grad_vars.data)
         if isinstance(grad_vars, (list, tuple)):
             (grad_vars,) = grad_vars
         return self._pytensor_function(grad_vars)
 
 
-def as_plain(made: Any, others: Mapping[str, Any]) -> Callable[[Any], Any]:
-    """Return what PyMC's ``logp_dlogp_function`` made as a function of the vector.
+def vector_function(made: Any, others: Mapping[str, Any]) -> Callable[[Any], Any]:
+    """Return the result `made` of ``logp_dlogp_function`` as a function of a vector.
 
-    `others` are variables that the gradient is not by.
+    `others` are the shared variables of free variables outside of the gradient.
     """
 
     def plain(values: Any) -> Any:

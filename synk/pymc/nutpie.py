@@ -1,11 +1,11 @@
-"""nutpie samples a model with its log-density by ranks.
+"""Models for nutpie, with the log-density computed by ranks.
 
-What `compiled` makes stands in the place of what ``nutpie.compile_pymc_model`` makes:
-chains begin at the same points, and the same is recorded of draws. nutpie's chains are
-threads, each of which calls the log-density. It is computed for several at once by
-groups of ranks, or for one at a time by all, as `Density` has a lock. What is recorded
-of a draw is computed in the master, under a lock of its own, as PyTensor's functions
-are not to be called by several threads.
+`compiled` works like ``nutpie.compile_pymc_model``: chains begin at the same points,
+and the same values of each draw are recorded. nutpie's chains are threads. Each calls
+the log-density. Groups of ranks compute for several threads at once; or all ranks
+compute for one thread at a time, as `Density` has a lock. The master computes the
+recorded values, under another lock, as several threads must not call a function of
+PyTensor at once.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from .names import make_initial_point_fn, present
 
 
 def nutpie_model(model: Any, mode: Any) -> Any:
-    """Return what ``nutpie.sample`` takes; see `synk.pymc.nutpie_model`."""
+    """Return a model for ``nutpie.sample``; see `synk.pymc.nutpie_model`."""
     model = present(model)
     if model.discrete_value_vars:
         names = ", ".join(var.name for var in model.discrete_value_vars)
@@ -41,9 +41,11 @@ def compiled(
     jitter_rvs: Any = None,
     default_initialization_strategy: str = "support_point",
 ) -> Any:
-    """Return what ``nutpie.sample`` takes, as ``nutpie.compile_pymc_model`` does.
+    """Return a model for ``nutpie.sample``, as ``nutpie.compile_pymc_model`` does.
 
-    The density is by all free variables; `computed` is it as threads call it.
+    The gradient of `density` must be by all free variables. Threads call `computed`,
+    which is `density`, or computes it by groups of ranks. For the other parameters see
+    nutpie.
     """
     from nutpie.compiled_pyfunc import from_pyfunc
 
@@ -59,7 +61,7 @@ def compiled(
     recorded = _Recorded(model, density, var_names)
     told = {"reparameterized_names": recorded.transformed}
     if told.keys() - inspect.signature(from_pyfunc).parameters.keys():
-        told = {}  # before 0.16.10 nutpie has them among the others
+        told = {}  # before 0.16.10 nutpie has no such argument
     first = recorded(density.start)
     coords, dims = _labels(model, first)
 
@@ -82,9 +84,10 @@ def compiled(
 
 
 class _Recorded:
-    """What is recorded of a draw: the variables, untransformed too, and deterministics.
+    """A function of a point: all values that nutpie records of a draw, by name.
 
-    `transformed` has the names of the values that are other than their variables.
+    These are the free variables, transformed and not, and deterministics. `transformed`
+    has the names of the transformed values. `var_names` limits the untransformed ones.
     """
 
     def __init__(
@@ -117,8 +120,8 @@ class _Recorded:
 def _labels(
     model: Any, values: Mapping[str, np.ndarray]
 ) -> tuple[dict[str, Any], dict[str, tuple[str, ...]]]:
-    """Return the coordinates of dimensions, and the dimensions of recorded values."""
-    import pandas as pd  # nutpie needs it, and takes labels so
+    """Return the coordinates of dimensions, and the dimensions of recorded `values`."""
+    import pandas as pd  # nutpie takes coordinates as an Index
 
     dims = {name: tuple(map(str, d)) for name, d in model.named_vars_to_dims.items()}
     for var, value in model.rvs_to_values.items():

@@ -1,4 +1,4 @@
-"""A log-density and its gradient by ranks, a function for each dimension of data."""
+"""A log-density and its gradient by ranks: one function for each dimension of data."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from .terms import shown
 
 
 class Point:
-    """Free variables with their shapes, side by side in a vector of a dtype."""
+    """The layout of free variables, with their shapes, in one vector of a dtype."""
 
     def __init__(self, shapes: Mapping[Variable, tuple[int, ...]], dtype: str) -> None:
         self.shapes, self.dtype = dict(shapes), dtype
@@ -43,7 +43,7 @@ class Point:
             self.size = end
 
     def symbolic(self) -> tuple[Variable, dict[Variable, Variable]]:
-        """Return a vector, and the variables as parts of it."""
+        """Return a symbolic vector, and each variable as a part of it."""
         vector = pt.vector("point", dtype=self.dtype, shape=(self.size,))
         found: dict[Variable, Variable] = {}
         for var, place in self.places.items():
@@ -53,7 +53,7 @@ class Point:
         return vector, found
 
     def without(self, variables: Sequence[Variable]) -> tuple[Point, Any]:
-        """Return the point of the other variables, and which entries those are."""
+        """Return the layout without `variables`, and the index of its entries here."""
         shapes = {v: s for v, s in self.shapes.items() if v not in variables}
         if len(shapes) == len(self.shapes):
             return self, slice(None)
@@ -61,35 +61,37 @@ class Point:
         return Point(shapes, self.dtype), np.concatenate([[], *entries]).astype(int)
 
     def value(self, var: Variable, values: np.ndarray) -> np.ndarray:
-        """Return the part of a vector that is a variable's."""
+        """Return a variable's part of a vector, in its shape."""
         return values[self.places[var]].reshape(self.shapes[var])
 
 
 class DensitySettings(NamedTuple):
-    """How the functions of a density are made, and what is done about errors."""
+    """How the functions of a density are made, and what happens on errors."""
 
-    point: Point  # what the gradient is by
-    start: np.ndarray  # a point
+    point: Point  # the variables of the gradient
+    start: np.ndarray  # a point, for a first call
     shapes: Mapping[Variable, tuple[int, ...]]  # of all free variables
-    others: Mapping[Variable, Any]  # the ones in no point, and what has their values
+    # Free variables outside of the gradient, and shared variables with their values.
+    others: Mapping[Variable, Any]
     check: type  # PyMC's Op that checks parameters
     bounds: bool  # whether parameters are checked
     mode: Any
     name: str
-    # Elements that a call computes along a dimension, for ranks to share anything.
+    # Ranks share nothing if a call computes fewer elements along the largest dimension.
     at_least: float
-    # Whether the first call is made, by ranks that are there: what fails in it, or
-    # while it is compiled, is computed serially then.
+    # Whether to call each function once, on the session's ranks: terms for which that
+    # raises are computed serially.
     begins: bool
-    # Whether errors that are no refusals are raised, with a note.
+    # Whether to raise errors other than refusals, with a note.
     raises: bool
 
 
 class SharedTerms:
-    """Terms of a density by rows along one dimension, on all ranks.
+    """Terms of a density that ranks share, by rows along one dimension.
 
-    `exchanged` says for what ranks need rows of others. It is an error, NotByRows or
-    SplitError, if ranks cannot share this.
+    `terms` are indices of `dimensions.sums`. `exchanged` has the computations for which
+    ranks need rows of other ranks. Raises NotByRows or SplitError if ranks cannot share
+    the terms in this `way`.
     """
 
     def __init__(
@@ -97,17 +99,17 @@ class SharedTerms:
         dimensions: Dimensions,
         dimension: Axis,
         terms: Sequence[int],
-        how: DensitySettings,
+        settings: DensitySettings,
         way: Way,
     ) -> None:
-        point, self._how = how.point, how
+        point, self._settings = settings.point, settings
         scatters, exchanges, opens = way
         n = dimensions.lengths[dimension]
         along = [v for v in point.shapes if dimensions.along(v, dimension)]
         twice = [v for v in along if len(dimensions.along(v, dimension)) > 1]
         if scatters and twice:
             raise NotByRows(f"{shown(twice[0])} has all rows beside all rows")
-        if not scatters:  # it may meet rows by an Op that joins no dimensions
+        if not scatters:  # as long as the rows, a variable may meet them unnoticed
             along = [v for v, shape in point.shapes.items() if v in along or n in shape]
         if opens:
             along = []
@@ -115,14 +117,14 @@ class SharedTerms:
         along += [v for v in makers if v in point.shapes and v not in along]
         rest, self._entries = point.without(along)
         vector, whole = rest.symbolic()
-        # Of types that do not fix the rows' number, as they meet rows.
+        # Stand-ins whose types do not fix the number of rows, as they meet rows.
         aside = {} if scatters else {v: _open(v, point.shapes[v], n) for v in along}
         aside |= {v: _open(v, point.shapes[v]) for v in along if v in makers}
         self._aside = list(aside)
-        stands = {**how.others, **whole, **(aside or {var: var for var in along})}
+        stands = {**settings.others, **whole, **(aside or {var: var for var in along})}
         made = ByRows(dimensions, dimension, terms, stands, way)
         if not made.data:
-            raise NoRows("data are alike in all rows")
+            raise NoRows("data are alike in all rows")  # nothing to scatter
         self._given, self._free = made.data, made.free
         self._by = [given for given in made.free if given.source in point.shapes]
         of_rows = [given.variable for given in self._by]
@@ -130,20 +132,20 @@ class SharedTerms:
             made.sums, list(whole.values()), [*of_rows, *aside.values()]
         )
         written, checks_rows = _written_out(
-            outputs, made.row_axis, how.check, how.bounds
+            outputs, made.row_axis, settings.check, settings.bounds
         )
-        # With whole conditions, and the function of them, which is made when needed.
+        # The outputs with whole conditions, and their function, compiled at need.
         self._whole: list[Variable] = []
         if checks_rows:
-            self._whole, _ = _written_out(outputs, {}, how.check, how.bounds)
+            self._whole, _ = _written_out(outputs, {}, settings.check, settings.bounds)
         self._exact: Any = None
         self._taken = [g.variable for g in (*made.data, *made.free)]
         self._taken_whole = [vector, *aside.values()]
         with warnings.catch_warnings(record=True) as told:
             warnings.simplefilter("always", SplitWarning)
-            self.function = self._compiled(written, how.name, strict=not exchanges)
+            self.function = self._compiled(written, settings.name, strict=not exchanges)
         refused = why_refused(self.function)
-        if refused:  # with exchanges it is an error of a call
+        if refused:  # if not, a call would raise it
             raise SplitError(refused)
         self.exchanged = [str(each.message) for each in told]
         self._sources = dimensions.sources
@@ -155,33 +157,33 @@ class SharedTerms:
             self._taken,
             outputs,
             self._taken_whole,
-            mode=self._how.mode,
+            mode=self._settings.mode,
             name=name,
             strict=strict,
             on_unused_input="ignore",
         )
 
     def _by_whole_conditions(self, *arguments: Any) -> Any:
-        """Compute what `function` does, with conditions reduced before the density."""
+        """Compute like `function`, with conditions reduced before the density."""
         if self._exact is None:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", SplitWarning)
-                name = f"{self._how.name}_of_whole_conditions"
+                name = f"{self._settings.name}_of_whole_conditions"
                 self._exact = self._compiled(self._whole, name, strict=False)
         return self._exact(*arguments)
 
     @property
     def rows(self) -> int:
-        """How many rows there are."""
+        """The number of rows."""
         return len(self._data[0])
 
     def take(self) -> None:
-        """Have the ranks compute with the data as the sources have them now."""
+        """Copy the data from the sources, as they are now, to the ranks' memory."""
         for held, given in zip(self._data, self._given, strict=True):
             held.set_value(_rows_of(self._sources.values[given.source], given))
 
     def arguments(self, values: np.ndarray) -> list[Any]:
-        """Return what the function takes at a point."""
+        """Return the arguments of `function` at a point."""
         free = [
             _rows_of(self._value(given.source, values), given) for given in self._free
         ]
@@ -189,10 +191,10 @@ class SharedTerms:
         return [*self._data, *free, values[self._entries], *aside]
 
     def _value(self, var: Variable, values: np.ndarray) -> np.ndarray:
-        """Return a free variable at a point; one that is in none, as it was set."""
-        if var in self._how.point.shapes:
-            return self._how.point.value(var, values)
-        return self._how.others[var].get_value(borrow=True)
+        """Return a free variable's value at a point, or as set if not in the point."""
+        if var in self._settings.point.shapes:
+            return self._settings.point.value(var, values)
+        return self._settings.others[var].get_value(borrow=True)
 
     def add(self, values: np.ndarray, gradient: np.ndarray) -> np.ndarray:
         """Return the log-density at a point, and add its gradient to an array."""
@@ -205,31 +207,34 @@ class SharedTerms:
         axes += [(var, 0) for var in self._aside]
         for (var, axis), part in zip(axes, of_rows, strict=True):
             back = np.moveaxis(part, 0, axis) if axis else part
-            gradient[self._how.point.places[var]] += back.ravel()
+            gradient[self._settings.point.places[var]] += back.ravel()
         return logp
 
 
 class SerialTerms:
-    """Terms of a density that the master computes by itself."""
+    """Terms of a density that the master computes, without ranks.
+
+    `terms` are indices of `dimensions.sums`.
+    """
 
     def __init__(
-        self, dimensions: Dimensions, terms: Sequence[int], how: DensitySettings
+        self, dimensions: Dimensions, terms: Sequence[int], settings: DensitySettings
     ) -> None:
-        vector, whole = how.point.symbolic()
-        stands = {**how.others, **whole}
+        vector, whole = settings.point.symbolic()
+        stands = {**settings.others, **whole}
         used = (node.inputs[i] for node, i in dimensions.given.uses)
-        for var in used:  # what follows from data alone is computed once
+        for var in used:  # values computed from data alone become shared variables
             if var in dimensions.sources.values and not isinstance(
                 var, (Constant, SharedVariable)
             ):
                 shape = var.type.shape  # type: ignore[attr-defined]
                 stands[var] = dimensions.sources.holder(var, shape)
         totals = [dimensions.sums[i] for i in terms]
-        sums = rebuilt(totals, stands=stands)
+        sums = rebuilt(totals, replace=stands)
         outputs = _with_gradients(sums, list(whole.values()))
-        outputs, _ = _written_out(outputs, {}, how.check, how.bounds)
+        outputs, _ = _written_out(outputs, {}, settings.check, settings.bounds)
         self._function = pytensor.function(
-            [vector], outputs, mode=how.mode, on_unused_input="ignore"
+            [vector], outputs, mode=settings.mode, on_unused_input="ignore"
         )
 
     def add(self, values: np.ndarray, gradient: np.ndarray) -> np.ndarray:
@@ -240,9 +245,9 @@ class SerialTerms:
 
 
 def _open(var: Variable, shape: Sequence[int], n: int | None = None) -> Variable:
-    """Return a variable in the place of another, that fixes no length that is n.
+    """Return a stand-in for `var`, whose type leaves lengths that are `n` open.
 
-    Without n it fixes none. An axis of length 1 stays such, as it is broadcast.
+    Without `n`, all lengths but 1 are open.
     """
     kind: Any = var.type
     is_open = [length > 1 if n is None else length == n for length in shape]
@@ -258,7 +263,7 @@ def _rows_of(array: np.ndarray, given: RowInput) -> np.ndarray:
 def _with_gradients(
     sums: Sequence[Variable], whole: list[Variable], others: Sequence[Variable] = ()
 ) -> list[Variable]:
-    """Return the sum of terms, its gradient by what is whole, and by the others."""
+    """Return the sum of terms, its gradient by `whole` as a vector, and by `others`."""
     total: Any = sums[0]
     for each in sums[1:]:
         total = total + each
@@ -273,16 +278,16 @@ def _with_gradients(
 
 # -- checks of parameters, row by row
 #
-# PyMC's densities hold where a condition does, of parameters of all rows: otherwise the
-# whole is an error, or, in sampling, minus infinity. To know of all rows takes a
-# reduction before the density. So each row looks at its own parameters:
+# PyMC checks the parameters of all rows by one condition. If it is false, PyMC raises,
+# or, in sampling, the density is minus infinity for all rows. On ranks this condition
+# would be a reduction before the density. So each row checks its own parameters:
 #
-# 1. What is summed as it is, such as a plain likelihood, is minus infinity for the bad
-#    rows. So is the sum then, as in PyMC, or NaN where another row is.
-# 2. What something else is made of, such as a component of a mixture, is minus infinity
-#    for all rows in PyMC, where one is bad. Bad rows of such make the sum NaN.
+# 1. A density that is only summed, such as a plain likelihood, is minus infinity in bad
+#    rows. The sum is then minus infinity, as in PyMC, or NaN if another row is NaN.
+# 2. A density from which another one is made, such as a component of a mixture, would
+#    be minus infinity for all rows in PyMC. Bad rows of it make the sum NaN.
 #
-# Where the sum is NaN, and only there, the density is asked for with whole conditions.
+# If the sum is NaN, it is computed again with whole conditions.
 
 
 def _written_out(
@@ -291,15 +296,22 @@ def _written_out(
     check: type,
     bounds: bool,
 ) -> tuple[list[Variable], bool]:
-    """Put the checks into graphs, as far as PyMC does so in sampling.
+    """Replace checks of parameters by conditions in the graph, as PyMC does to sample.
 
-    The first graph is the log-density. `row_axis` says which axis of a variable has the
-    rows, `check` is PyMC's Op that checks parameters, and `bounds` whether the model
-    wants that. Returns the graphs with conditions put in, and whether some are of rows:
-    then the density may be NaN where it is another number.
+    Parameters
+    ----------
+    graph : outputs, of which the first is the log-density
+    row_axis : the axis of the rows, by variable
+    check : PyMC's Op that checks parameters
+    bounds : whether the model checks parameters
+
+    Returns
+    -------
+    The outputs with conditions, and whether some conditions are of single rows. If so,
+    the density may wrongly be NaN.
     """
     rows = dict(row_axis)
-    summed = _summed(graph[0], check)
+    summed = _additive(graph[0], check)
     bad: list[Any] = []
     are_by_rows = False
 
@@ -334,8 +346,8 @@ def _written_out(
     return [total, *others], are_by_rows
 
 
-def _summed(total: Variable, check: type) -> set[Variable]:
-    """Return what makes a sum minus infinity, or NaN, if an entry of it is that."""
+def _additive(total: Variable, check: type) -> set[Variable]:
+    """Return the variables whose entries are only added up in `total`, or cast."""
     found: set[Variable] = set()
     left = [total]
     while left:
@@ -354,9 +366,10 @@ def _summed(total: Variable, check: type) -> set[Variable]:
 def _of_rows(
     condition: Variable, axis: int | None, logp: Any, rows: Mapping[Variable, int]
 ) -> Any:
-    """Return a condition as one for each row where it is of all rows.
+    """Return a condition that is of all rows as one for each row.
 
-    These are along `axis` of `logp`, if it has any.
+    The rows are along `axis` of `logp`; None if `logp` has no rows. Other conditions
+    stay the same.
     """
     node = condition.owner
     op: Any = None if node is None or axis is None else node.op

@@ -1,4 +1,4 @@
-"""Graphs made anew, node by node, with other inputs."""
+"""Graphs rebuilt node by node, with some variables or nodes replaced."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from pytensor.tensor.type import DenseTensorType
 from ..compiler.cloning import inlined, scan_of, step_of, with_inputs
 
 Visit = Callable[[Apply, list[Variable]], list[Variable] | None]
-"""Makes the outputs of a node from other inputs, or leaves it to `remade`."""
+"""Returns a node's new outputs for its new inputs, or None for those of `remade`."""
 
 
 def rebuilt(
     graph: Sequence[Variable],
     visit: Visit | None = None,
-    stands: Mapping[Variable, Variable] | None = None,
+    replace: Mapping[Variable, Variable] | None = None,
 ) -> list[Variable]:
-    """Return graphs made anew, node by node; in them others may stand for variables."""
-    made = dict(stands or {})
+    """Return graphs with variables replaced by `replace`, and nodes by `visit`."""
+    made = dict(replace or {})
     for node in io_toposort(list(made), list(graph)):
         inputs = [made.get(var, var) for var in node.inputs]
         outputs = None if visit is None else visit(node, inputs)
@@ -35,7 +35,7 @@ def rebuilt(
 
 
 def remade(node: Apply, inputs: list[Variable]) -> list[Variable]:
-    """Return what a node's Op makes of other inputs, which may be of other types."""
+    """Return the outputs of a node's Op for other inputs, of possibly other types."""
     op: Any = node.op
     if all(new is old for new, old in zip(inputs, node.inputs, strict=True)):
         return node.outputs
@@ -44,7 +44,9 @@ def remade(node: Apply, inputs: list[Variable]) -> list[Variable]:
     if isinstance(op, OpFromGraph):
         if type(op) is OpFromGraph:
             return inlined(node, inputs)
-        made = op(*inputs)  # of PyTensor 3.3: it builds its graph for these types
+        made = op(
+            *inputs
+        )  # a subclass of PyTensor 3.3 builds its graph for these types
         return made if isinstance(made, list) else [made]
     scan = _opened(node, inputs) if isinstance(op, Scan) else None
     outputs = (scan or op).make_node(*inputs).outputs
@@ -57,11 +59,11 @@ def remade(node: Apply, inputs: list[Variable]) -> list[Variable]:
 
 
 def _opened(node: Apply, inputs: Sequence[Variable]) -> Scan | None:
-    """Return a scan whose step fixes no lengths that its inputs leave open.
+    """Return a scan whose step leaves lengths open that the new inputs leave open.
 
-    Its step is made for rows that lie beside each other, as subjects do in each trial.
-    None where the step has such a length in it, as ``pt.arange(31)``: it cannot be made
-    for other rows.
+    The step computes several rows at once, such as the subjects of a trial. Returns
+    None if no length is open, or if the step contains such a length as a number, as in
+    ``pt.arange(31)``, and so cannot compute another number of rows.
     """
     op: Any = node.op
     inner, outputs = step_of(node)
@@ -69,15 +71,15 @@ def _opened(node: Apply, inputs: Sequence[Variable]) -> Scan | None:
     lengths: set[int] = set()
     for i, var in enumerate(inner):
         fixed = _shape(var)
-        # What is given may have an axis more, that of the steps, which comes first.
+        # The outer input may have one axis more, of the steps, which comes first.
         given = _shape(inputs[outer_of[i]])[-len(fixed) :] if fixed else ()
         pairs = zip(fixed, given, strict=True)
         lengths |= {n for n, now in pairs if n is not None and now is None}
     if not lengths or _names_one(outputs, inner, lengths):
         return None
-    # A state has the type of what the step makes of it: no type keeps such a length.
+    # All inner inputs, as a state's type must be that of its new value.
     step = [_open(var, lengths) for var in inner]
-    results = rebuilt(outputs, stands=dict(zip(inner, step, strict=True)))
+    results = rebuilt(outputs, replace=dict(zip(inner, step, strict=True)))
     return scan_of(op, step, results, op.info)
 
 
@@ -86,6 +88,7 @@ def _shape(var: Any) -> tuple[int | None, ...]:
 
 
 def _open(var: Any, lengths: set[int]) -> Variable:
+    """Return a stand-in for `var` whose type leaves these lengths open."""
     if not isinstance(var.type, DenseTensorType):
         return var.type(name=var.name)
     shape = tuple(None if length in lengths else length for length in var.type.shape)
@@ -95,7 +98,7 @@ def _open(var: Any, lengths: set[int]) -> Variable:
 def _names_one(
     graph: Sequence[Variable], inner: Sequence[Variable], lengths: set[int]
 ) -> bool:
-    """Tell whether a step is made for a length: a number in it, or a constant's."""
+    """Return whether a step contains one of `lengths`, as a number or in a shape."""
     for var in set(ancestors(list(graph), blockers=list(inner))):
         if not isinstance(var, Constant) or not isinstance(var.type, DenseTensorType):
             continue

@@ -1,7 +1,7 @@
-"""Which terms of a density ranks share: all of a dimension's, or those that can be.
+"""Which terms of a density ranks share.
 
-Where the terms together do not go by rows, each is tried beside those that do. So the
-one at fault is computed serially, and named, and not the others that stand with it.
+If the terms of a dimension cannot be shared together, `Sharing` tries them one by one,
+beside those that can. So only the terms at fault are computed serially, and named.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from .substitution import NoRows, NotByRows, Way
 from .terms import Term, without_present_lines
 
 LOST = (WorkerDied, RankTimeout, StateError)
-"""Errors that say of the ranks that there are none, or not in time."""
+"""Errors that mean that ranks are missing, or too slow, whatever they compute."""
 
 _REFUSALS = (NotByRows, SplitError)
 
@@ -26,43 +26,44 @@ WAYS = (
     *(Way(), Way(scatters=False)),
     *(Way(scatters=False, exchanges=True), Way(False, True, opens=True)),
 )
-"""Free variables by rows or whole; without rows of other ranks, or with these."""
+"""Ways that are tried in this order, the cheapest first."""
 
 
 LEAST = 50_000
-"""Elements that a call computes along a second dimension, for it to have a launch."""
+"""A further dimension gets a part if a call computes as many elements along it."""
 
 
 class Sharing:
-    """The parts of a density that ranks share.
+    """The `parts` of a density that ranks share, one for each dimension of the data.
 
-    `refused` are terms that are computed serially, and why, `faults` the ones of these
-    at fault; others are along the same rows. For terms that are `exchanging` ranks need
-    rows of others.
+    `refused` says why terms are computed serially, by their indices in `terms`.
+    `faults` has those at fault, without terms that only share rows with these. For the
+    terms in `exchanging`, ranks need rows of other ranks.
     """
 
-    def __init__(self, terms: Sequence[Term], how: DensitySettings) -> None:
-        self.terms, self._how = terms, how
+    def __init__(self, terms: Sequence[Term], settings: DensitySettings) -> None:
+        self.terms, self._settings = terms, settings
         self.refused: dict[int, str] = {}
         self.faults: dict[int, str] = {}
         self.exchanging: set[int] = set()
-        self.dimensions = Dimensions([term.total for term in terms], how.shapes)
+        self.dimensions = Dimensions([term.total for term in terms], settings.shapes)
         found = self.dimensions.of_terms()
-        # Of the dimension that the terms have most to do with.
+        # Rows of the dimension with the most work.
         self.most_rows = found[0].length if found else None
-        self.is_small = bool(found) and found[0].work < how.at_least
+        self.is_small = bool(found) and found[0].work < settings.at_least
         self.parts: list[SharedTerms] = []
         if not self.is_small:
             self._share(found)
 
     def refused_by_names(self) -> dict[str, str]:
-        """Return what is refused, by the names of the terms."""
+        """Return `refused` by the names of the terms."""
         return {self.terms[i].name: why for i, why in self.refused.items()}
 
     def arranged(self) -> Sharing:
-        """Look again at terms that are refused, or need all rows, arranged anew.
+        """Return this, or a better sharing of terms that `arranging.arranged` rewrites.
 
-        That is kept if fewer are refused then, or as many and fewer need all rows.
+        It rewrites terms that are refused or exchange rows. The new sharing is better
+        if it refuses fewer, or as many and fewer exchange rows.
         """
         looked_at = self.exchanging.union(self.refused)
         if not looked_at:
@@ -72,14 +73,16 @@ class Sharing:
             for i, term in enumerate(self.terms):
                 each = [term.total]
                 if i in looked_at:
-                    each = arranged(term.total, self._how.shapes, self._how.check)
+                    each = arranged(
+                        term.total, self._settings.shapes, self._settings.check
+                    )
                 terms += [term._replace(total=total) for total in each]
             if terms == list(self.terms):
                 return self
-            anew = Sharing(terms, self._how)
+            anew = Sharing(terms, self._settings)
         except LOST:
             raise
-        except Exception:  # the terms as they were are at hand
+        except Exception:  # keep the terms as they were
             return self
         before, after = (
             (len(each.refused_by_names()), len(each.exchanging))
@@ -88,7 +91,7 @@ class Sharing:
         return anew if after < before else self
 
     def _share(self, found: Sequence[Dimension]) -> None:
-        """Make a part for each dimension that pays, with others in the first one."""
+        """Make a part for each large dimension; the first one gets all other terms."""
         every = [i for each in found for i in each.terms]
         rest = [i for i in range(len(self.terms)) if i not in every]
         for k, dimension in enumerate(found):
@@ -97,7 +100,7 @@ class Sharing:
                 small = [d for d in found[k + 1 :] if d.work < LEAST]
                 others = [*rest, *(i for each in small for i in each.terms)]
             elif dimension.work < LEAST:
-                continue  # its terms are with the first
+                continue  # its terms are in the first part
             part = self._part(dimension.axis, dimension.terms, others)
             if part is not None:
                 self.parts.append(part)
@@ -106,10 +109,10 @@ class Sharing:
     def _part(
         self, dimension: Axis, terms: Sequence[int], others: Sequence[int]
     ) -> SharedTerms | None:
-        """Return a part of what can be shared along a dimension.
+        """Return a part with all terms that ranks can share along `dimension`, or None.
 
-        `terms` have most to do with it; `others` are of no dimension, and are to be
-        computed with them.
+        `terms` are those of the dimension; `others` have none or a small one, and join
+        the part if they can.
         """
         # Likelihoods come first: a prior along the rows has no data by itself.
         own = sorted(terms, key=lambda i: self.terms[i].is_prior)
@@ -119,7 +122,7 @@ class Sharing:
             return part
         kept: list[int] = []
         errors: dict[int, Exception | None] = dict.fromkeys(own, error)
-        # One by one; those without rows of their own again when there are others.
+        # One by one; a term without rows again after others have joined the part.
         left = every if len(every) > 1 else []
         has_grown = True
         while left and has_grown:
@@ -134,7 +137,7 @@ class Sharing:
                 if isinstance(error, NoRows):
                     again.append(i)
             left = again
-        # The others are for another dimension, or for none, if there is no part.
+        # Without a part, `others` are tried with another dimension.
         asked = own if part is None else every
         self._note({i: errors[i] for i in asked if i not in kept})
         return part
@@ -142,30 +145,30 @@ class Sharing:
     def _tried(
         self, dimension: Axis, terms: list[int]
     ) -> tuple[SharedTerms | None, Exception | None]:
-        """Return a part of terms, or why there is none."""
+        """Return a part of these terms by the first way that works; or an error."""
         error: Exception | None = None
         for way in WAYS:
             try:
                 made = SharedTerms(
-                    self.dimensions, dimension, sorted(terms), self._how, way
+                    self.dimensions, dimension, sorted(terms), self._settings, way
                 )
-                if self._how.begins:
-                    made.add(self._how.start, self._how.start.copy())
+                if self._settings.begins:
+                    made.add(self._settings.start, self._settings.start.copy())
                 return made, None
             except LOST:
                 raise
             except Exception as found:
-                # Why it does not go by rows says more than an error on another way.
+                # A refusal says more than an error in another way.
                 if error is None or isinstance(found, _REFUSALS):
                     error = found
         return None, error
 
     def _note(self, found: Mapping[int, Exception | None]) -> None:
-        """Take note of terms that are not shared; with `raises`, raise their errors."""
+        """Enter terms that are not shared; with `raises`, raise all but refusals."""
         at_fault = {i: e for i, e in found.items() if not isinstance(e, NoRows)}
         for i, error in (at_fault or found).items():
             is_refusal = error is None or isinstance(error, _REFUSALS)
-            if self._how.raises and error is not None and not is_refusal:
+            if self._settings.raises and error is not None and not is_refusal:
                 term = self.terms[i]
                 error.add_note(f"in the term of {term.name!r}{term.line}")
                 raise error
@@ -176,7 +179,7 @@ class Sharing:
 
 
 def words(error: BaseException | None) -> str:
-    """Return what an error says, in a line; its class, too, if it is no refusal."""
+    """Return an error's message in one line, with its class if it is no refusal."""
     text = " ".join(without_present_lines(why_refused(str(error))).split())
     if isinstance(error, _REFUSALS):
         return text
@@ -185,4 +188,4 @@ def words(error: BaseException | None) -> str:
 
 
 _LONGEST = 300
-"""Characters of an error that are shown."""
+"""The most characters of an error's message that are shown."""

@@ -1,7 +1,7 @@
-"""Terms of a density as graphs of rows: data along a dimension becomes inputs.
+"""Terms of a density as graphs of rows: data along a dimension become inputs.
 
-What PyMC has written down of the dimension's length, as the shape that a density is
-given, becomes the number of rows that there are.
+PyMC's graphs contain the dimension's length as a number, such as in a density's shape.
+The new graphs have the inputs' number of rows in its place.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from pytensor.tensor.type import DenseTensorType, TensorType
 from .axes import Axis
 from .dimensions import Dimensions
 from .rebuilding import remade
-from .terms import are_alike, shown
+from .terms import is_constant_along, shown
 
 
 class NotByRows(Exception):
-    """What a term computes is not known to go by rows; says why."""
+    """A term cannot be computed row by row, for the reason in the message."""
 
 
 class NoRows(NotByRows):
@@ -36,14 +36,13 @@ class NoRows(NotByRows):
 
 
 class Way(NamedTuple):
-    """A way in which terms may go by rows.
+    """A way to share terms by rows.
 
-    `scatters` tells whether free variables along the dimension become inputs, and
-    `exchanges` whether ranks may need rows of others. Then each rank has all of data
-    that have all rows beside all rows, as a matrix of neighbours. `opens` tells whether
-    what no data along the dimension go into is computed by every rank as PyMC has
-    written it, with types that fix how many rows there are, and rows are taken of it
-    where it meets others.
+    `scatters`: free variables along the dimension become inputs, with rows.
+    `exchanges`: ranks may need rows of other ranks, and every rank has all of data that
+    have the dimension on two axes, such as a matrix of neighbours. `opens`: every rank
+    computes values without data along the dimension for all rows, as PyMC's graph does,
+    and takes its rows of them where they meet values with rows.
     """
 
     scatters: bool = True
@@ -52,9 +51,9 @@ class Way(NamedTuple):
 
 
 class RowInput(NamedTuple):
-    """An input that gets rows, along axis 0: of data, or of a free variable.
+    """An input of the function, with rows along axis 0, of data or a free variable.
 
-    They are along `axis` of the `source`.
+    `source` is that data or variable, with the rows along `axis`.
     """
 
     variable: Variable
@@ -62,17 +61,17 @@ class RowInput(NamedTuple):
     axis: int
 
     def put_back(self) -> Variable:
-        """Return the input with its rows along the axis where the source has them."""
+        """Return the input with its rows moved to the axis of the source."""
         rows: Any = self.variable
         return pt.moveaxis(rows, 0, self.axis) if self.axis else rows
 
 
 class ByRows:
-    """Some terms as graphs of rows along a dimension, in `sums`.
+    """Graphs of some terms as functions of rows along a dimension.
 
-    `whole` says what takes the place of free variables, where that is no input. It is
-    an error, NotByRows, if a term has no such form. `data` and `free` are the inputs;
-    `row_axis` says of what is computed which axis has the rows.
+    `sums` are the terms. `data` and `free` are the inputs with rows. `row_axis` has the
+    axis of the rows, by computed variable. `whole` has replacements for free variables
+    that are no inputs. Raises NotByRows if a term cannot be computed so.
     """
 
     def __init__(
@@ -109,9 +108,9 @@ class ByRows:
         self.data = list(self._inputs.values())[len(self.free) :]
 
     def _rows_checked(self, nodes: Sequence[Apply]) -> dict[Variable, int]:
-        """Return which axis has the rows, of what is computed from rows.
+        """Return the axis of the rows by variable, for values computed from inputs.
 
-        What is computed from none is of all rows, on all ranks.
+        Raises NotByRows if such a value has a fixed number of rows, or two such axes.
         """
         row_axis: dict[Variable, int] = {}
         of_rows = {given.variable for given in self._inputs.values()}
@@ -131,7 +130,7 @@ class ByRows:
         return row_axis
 
     def _whole(self, var: Variable) -> str:
-        """Say which operand of what was computed has all rows, and is no input."""
+        """Return words that name an operand of `var` with all rows; "" if none."""
         given = {one.variable for one in self._inputs.values()}
         for operand in [] if var.owner is None else var.owner.inputs:
             made = self._made.get(operand)
@@ -142,6 +141,7 @@ class ByRows:
         return ""
 
     def _along(self, var: Variable) -> list[int]:
+        """Return the axes of a variable that are of the dimension."""
         return self._of.along(var, self._dimension)
 
     # -- what nodes take
@@ -153,24 +153,24 @@ class ByRows:
         return pt.shape(first.variable)[0]
 
     def _add_inputs(self, nodes: Sequence[Apply]) -> None:
-        """Make the inputs of data, before any of them is asked for the rows' number."""
+        """Make inputs for all data with rows; `_n` needs one of them."""
         for node in nodes:
             for i, var in enumerate(node.inputs):
                 if (node, i) in self._uses and not self._is_row_index(node, i):
                     axes = self._of.along_input(node, i, self._dimension)
                     if self._is_whole(axes) or self._is_of_scan(node):
                         continue
-                    if axes and not are_alike(var, axes[0]):
+                    if axes and not is_constant_along(var, axes[0]):
                         self._row_input(var, axes)
 
     def _is_whole(self, axes: list[int]) -> bool:
-        """Tell whether data with rows along some axes are to be on every rank."""
+        """Return whether every rank has all of data with rows along these axes."""
         return len(axes) > 1 and self._exchanges
 
     def _is_of_scan(self, node: Apply) -> bool:
-        """Tell whether a node is a scan that every rank makes for all rows.
+        """Return whether a node is a scan that every rank computes for all rows.
 
-        The graph of its step has types that fix how many rows are beside each other.
+        With `opens` that is so, as the types in its step fix the number of rows.
         """
         return self._all_rows is not None and isinstance(node.op, Scan)
 
@@ -192,14 +192,14 @@ class ByRows:
         return [self._opened(node, i, var) for i, var in enumerate(inputs)]
 
     def _is_of_rows(self, var: Variable) -> bool:
-        """Tell whether a variable of the new graph is computed from rows."""
+        """Return whether a variable of the new graph is computed from the inputs."""
         if var not in self._has_rows:
             rows = {given.variable for given in self._inputs.values()}
             self._has_rows[var] = not rows.isdisjoint(ancestors([var]))
         return self._has_rows[var]
 
     def _opened(self, node: Apply, i: int, var: Any) -> Variable:
-        """Return an input of which the type does not fix how many rows there are."""
+        """Return a node's input, as a slice of all rows, whose type fixes no number."""
         if self._is_of_rows(var):
             return var
         for axis in self._of.along_input(node, i, self._dimension):
@@ -208,6 +208,7 @@ class ByRows:
         return var
 
     def _input(self, node: Apply, i: int) -> Variable:
+        """Return the new graph's variable for an input of a node."""
         var = node.inputs[i]
         if self._is_row_index(node, i):
             return self._row_index(node, i)
@@ -218,11 +219,11 @@ class ByRows:
         shape = list(var.type.shape)
         axes = self._of.along_input(node, i, self._dimension)
         if axes and not self._is_of_scan(node):
-            if self._is_whole(axes):  # a type that does not fix how many rows there are
+            if self._is_whole(axes):  # with a type that fixes no number of rows
                 return self._of.sources.holder(
                     var, [None if a in axes else n for a, n in enumerate(shape)]
                 )
-            if are_alike(var, axes[0]):
+            if is_constant_along(var, axes[0]):
                 return self._uniform(node, var, axes)
             return self._inputs[var, axes[0]].put_back()
         if isinstance(var, (Constant, SharedVariable)):
@@ -230,12 +231,12 @@ class ByRows:
         return self._of.sources.holder(var, shape)
 
     def _is_row_index(self, node: Apply, i: int) -> bool:
-        """Tell whether an input is the numbers of the rows."""
+        """Return whether an input is the row numbers 0, 1, ... as an index."""
         found = self._of.row_indices.get((node, i))
         return found is not None and found[0] in self._along(node.inputs[0])
 
     def _row_index(self, node: Apply, i: int) -> Variable:
-        """Return the numbers of a rank's rows, from 0 on, by which they index these."""
+        """Return row numbers from 0 on, as many as a rank has rows."""
         axis, own = self._of.row_indices[node, i]
         indexed: Any = self._input(node, 0)
         order: list[Any] = ["x"] * node.inputs[i].type.ndim  # type: ignore[attr-defined]
@@ -243,7 +244,7 @@ class ByRows:
         return pt.arange(indexed.shape[axis]).dimshuffle(order)
 
     def _uniform(self, node: Apply, var: Variable, axes: list[int]) -> Variable:
-        """Return data that are alike in all rows, for as many as there are."""
+        """Return data that are equal in all rows, for the number of rows."""
         axis = _only(var, axes)
         one = pt.constant(np.asarray(var.data).take([0], axis))  # type: ignore[attr-defined]
         if isinstance(node.op, Elemwise) and any(
@@ -251,7 +252,7 @@ class ByRows:
             for other in node.inputs
             if not isinstance(other, Constant)
         ):
-            return one  # which is broadcast
+            return one  # the Op broadcasts it
         if self._all_rows is not None:
             return var
         shape = list(one.shape)
@@ -262,6 +263,7 @@ class ByRows:
     # -- nodes that say how many rows there are
 
     def _visit(self, node: Apply, inputs: list[Variable]) -> list[Variable] | None:
+        """Return new outputs of a node that states the number of rows; None if none."""
         op: Any = node.op
         if not isinstance(op, (Alloc, SpecifyShape, Reshape)):
             return None
@@ -281,7 +283,7 @@ class ByRows:
         return [made]
 
     def _reshaped(self, node: Apply, inputs: list[Variable], rows: list[int]) -> Any:
-        """Reshape rows: their axis stays, or the one it merges into is left open."""
+        """Return a reshape with the rows' axis, or the axis it merges into, open."""
         out: Any = node.outputs[0]
         shape: list[Any] = list(out.type.shape)
         for axis in rows:
@@ -299,7 +301,7 @@ class ByRows:
 
 
 def _only(var: Variable, axes: list[int]) -> int:
-    """Return the axis that has the rows; raise if there are several."""
+    """Return the one axis with the rows; raise NotByRows if there are two."""
     if len(axes) > 1:
         raise NotByRows(f"{shown(var)} has all rows beside all rows")
     return axes[0]

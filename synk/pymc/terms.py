@@ -1,11 +1,11 @@
-"""A model's log-density as a sum of terms, as PyMC writes them, and its data.
+"""A model's log-density as a sum of terms, one for each variable, and its data.
 
-PyTensor's rewrites run first, with the data in place: what follows from data alone is
-computed then, once, and is data as well. So is what PyTensor makes safe from overflow.
+PyTensor's rewrites (canonicalize, stabilize) run first, on graphs with the data.
+Values that follow from data alone are computed once, and are data as well.
 
 A model of ``pymc.dims`` computes with tensors of PyTensor's `xtensor`, whose axes have
-names. Their Ops are lowered to those of tensors here, as PyTensor does when it
-compiles: then only the leaves are xtensors, each of which an Op shows as a tensor.
+names. Their Ops are lowered to Ops of plain tensors here, as PyTensor does when it
+compiles. Then only the leaves are xtensors, each converted by ``TensorFromXTensor``.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ DRAWN = "the model's data are drawn at random in each call, as by pm.Minibatch"
 
 
 class Term(NamedTuple):
-    """A term: the sum of its values, and where the script has made it."""
+    """A term of the density: its variable's name, the script's line, and the sum."""
 
     name: str
     line: str
@@ -52,7 +52,11 @@ class Term(NamedTuple):
 
 
 class Terms:
-    """The terms of a log-density: those of some variables, or of all of the model."""
+    """The terms of a model's log-density: `all`, or those of some `variables`.
+
+    `free` are the free variables of the graphs, and `stands` has them by the model's
+    value variables. `jacobian`: whether to add the Jacobians of transforms.
+    """
 
     def __init__(
         self,
@@ -67,17 +71,15 @@ class Terms:
             pt.as_tensor_variable(each, allow_xtensor_conversion=True)
             for each in factors
         ]
-        # Not before PyTensor has registered it: a tag that was asked for has no place.
+        # Included only if registered: PyTensor could not register a queried name later.
         has_labels = "pytensor.xtensor.rewriting" in sys.modules
         rewritten: Any = rewrite_graph(
-            # What computes an Einsum in the place of it: products of matrices.
+            # An Einsum is replaced by its inner graph, of products of matrices.
             rebuilt([each.sum() for each in tensors], _without_einsum),
             include=(*["lower_xtensor"] * has_labels, "canonicalize", "stabilize"),
             clone=False,
         )
-        # The values of the free random variables, of which the density is.
         rewritten, self.free = _without_labels(rewritten, list(model.value_vars))
-        # The model's own variables of these, with those of `free`.
         self.stands = dict(zip(model.value_vars, self.free, strict=True))
         gathered = with_gathered_data(rewritten, self.free)
         self.all = [
@@ -93,9 +95,9 @@ def _without_einsum(node: Apply, inputs: list[Variable]) -> list[Variable] | Non
 
 
 def _by_parts(total: Variable) -> Variable:
-    """Return the sum of a vector that is joined from parts as the sum of their sums.
+    """Return the sum of a joined vector as the sum of its parts' sums.
 
-    So PyMC has the density of a random walk: that of its beginning, and of each step.
+    PyMC's density of a random walk is joined so: from that of its start and its steps.
     """
     if total.owner is None or not isinstance(total.owner.op, Sum):
         return total
@@ -111,12 +113,12 @@ def _by_parts(total: Variable) -> Variable:
 def _without_labels(
     graph: Sequence[Variable], leaves: Sequence[Variable]
 ) -> tuple[list[Variable], list[Variable]]:
-    """Have tensors stand for leaves that are xtensors, in a graph that is lowered.
+    """Replace leaves that are xtensors by tensors, in a graph that has been lowered.
 
     Returns the graph, and the leaves with tensors of the same names in their places.
-    What shows the value of another xtensor, such as ``pymc.dims.Data``, has its name.
+    Conversions of other xtensors, such as ``pymc.dims.Data``, get the names of these.
     """
-    # By names: PyTensor's module of xtensors warns where it is imported.
+    # Types by name, as importing PyTensor's module of xtensors would warn.
     stands: dict[Variable, Any] = {
         var: TensorType(var.type.dtype, var.type.shape)(var.name)  # type: ignore[attr-defined]
         if type(var.type).__name__ == "XTensorType"
@@ -140,12 +142,11 @@ def _without_labels(
 # -- data
 
 
-class Given:
-    """What of a graph follows from data alone, and where the rest takes it.
+class ComputedPart:
+    """The part of a graph that each call computes, as it depends on `free` variables.
 
-    Data are all leaves but the `free` ones. `nodes` are those that are to be computed
-    in each call, in order, and `uses` says which inputs of these are data, or follow
-    from data.
+    `nodes` are its nodes in order. `uses` has pairs (node, i): input i of the node is
+    data, or follows from data. All leaves but the free variables are data.
     """
 
     def __init__(self, graph: Sequence[Variable], free: Sequence[Variable]) -> None:
@@ -158,7 +159,7 @@ class Given:
                 kept.add(node)
         needed = {var for node in kept for var in node.inputs} | set(graph)
         for node in reversed(nodes):
-            # Another view of data is made in a call, and takes no memory of its own.
+            # A view of data that varies is part of a call, to take no memory.
             if node in kept or node.outputs[0] not in needed:
                 continue
             if is_view(node) and not isinstance(node.inputs[0], Constant):
@@ -175,17 +176,17 @@ class Given:
 
 
 def is_view(node: Apply) -> bool:
-    """Tell whether a node shows an array with other axes, or as another type."""
+    """Return whether a node only reorders an array's axes, or casts it."""
     op = node.op
     is_cast = isinstance(op, Elemwise) and isinstance(op.scalar_op, Cast)
     return is_cast or isinstance(op, DimShuffle)
 
 
 class Sources:
-    """The values of some variables that follow from data alone.
+    """The `values` of variables that follow from data alone, by variable.
 
-    Shared variables, such as ``pm.Data`` makes, may get other values; constants stay.
-    It is a SplitError if they are drawn at random.
+    `read` computes them from the present values of shared variables, such as
+    ``pm.Data``. Raises SplitError if they are drawn at random.
     """
 
     def __init__(self, variables: Sequence[Variable]) -> None:
@@ -207,7 +208,7 @@ class Sources:
         self.read()
 
     def read(self) -> None:
-        """Take the values as they are now."""
+        """Update all values, from the shared variables as they are now."""
         computed = [] if self._function is None else self._function()
         self.values = {var: value_of(var) for var in self._plain}
         self.values.update(zip(self._computed, computed, strict=True))
@@ -215,7 +216,10 @@ class Sources:
             holder.set_value(self.values[var])
 
     def holder(self, var: Variable, shape: Sequence[int | None]) -> Variable:
-        """Return a shared variable that has a variable's values; its type, a shape."""
+        """Return a shared variable with a variable's values, updated by `read`.
+
+        Its type has the static shape `shape`.
+        """
         key = var, tuple(shape)
         if key not in self._holders:
             value = self.values[var]
@@ -223,7 +227,7 @@ class Sources:
         return self._holders[key]
 
     def held(self) -> list[Any]:
-        """Return what the shared variables hold; ``pm.set_data`` gives them others."""
+        """Return the arrays of the shared variables; others after ``pm.set_data``."""
         return [var.get_value(borrow=True) for var in self._shared]
 
 
@@ -233,19 +237,19 @@ def shared_in(graph: Sequence[Variable]) -> list[SharedVariable]:
 
 
 def are_same(some: Sequence[Any], others: Sequence[Any]) -> bool:
-    """Tell whether lists as long have the same objects."""
+    """Return whether two lists have the same objects."""
     return all(one is other for one, other in zip(some, others, strict=True))
 
 
 def value_of(var: Any) -> Any:
-    """Return what a variable holds; None if it is no constant, and not shared."""
+    """Return the value of a constant or shared variable; None for others."""
     if isinstance(var, SharedVariable):
         return var.get_value(borrow=True)
     return var.data if isinstance(var, Constant) else None
 
 
-def are_alike(var: Variable, axis: int) -> bool:
-    """Tell whether data are the same all along an axis, and will be."""
+def is_constant_along(var: Variable, axis: int) -> bool:
+    """Return whether `var` is a constant that is equal all along an axis."""
     if not isinstance(var, Constant):
         return False
     values = np.asarray(var.data)
@@ -256,15 +260,14 @@ def are_alike(var: Variable, axis: int) -> bool:
     )
 
 
-# -- what messages call variables
+# -- variables in messages
 #
-# A graph of a density has Ops that the script has written, and Ops that PyMC has made
-# of its distributions, in the call of ``pm.sample``. Of the latter that line says
-# nothing: then the term's own line is shown.
+# A graph of a density has Ops that the script has written, and Ops that PyMC makes in
+# the call of ``pm.sample``. The line of that call would not help, so messages omit it.
 
 
 def shown(var: Variable) -> str:
-    """Return what a message calls a variable: its name or its Op, and its line."""
+    """Return words for a variable in a message: its name or Op, and its line."""
     if var.name and var.owner is None:
         return f"the data {var.name!r}"
     if var.owner is not None:
@@ -280,7 +283,7 @@ def _made(var: Variable) -> str:
 
 
 def _present() -> list[str]:
-    """Return the lines of the script that are being run, as `made_in` has them."""
+    """Return the lines of the script on the call stack, in the form of `made_in`."""
     found = []
     frame: Any = sys._getframe(1)
     while frame is not None:
@@ -293,20 +296,20 @@ def _present() -> list[str]:
 
 
 def without_present_lines(text: str) -> str:
-    """Return a message without the lines that are being run, as of ``pm.sample``."""
+    """Return a message without lines on the call stack, such as ``pm.sample``'s."""
     for line in _present():
         text = re.sub(rf" \(made in {re.escape(line)} `[^`]*`\)", "", text)
     return text
 
 
 _KNOWN = ("pytensor", "pymc", "pymc_extras", "synk", "blackjax")
-"""Packages whose Ops are shown what they compute with."""
+"""Packages whose Ops contain no data: these are inputs of the Ops."""
 
 
 def hidden_in(graph: Sequence[Variable]) -> list[str]:
-    """Return the Ops of the script's, or of a library's, that a graph has.
+    """Return names and lines of a graph's Ops that may contain data.
 
-    Data may lie in them, where nobody sees it.
+    These are Ops of the script, or of packages other than `_KNOWN`.
     """
     found: dict[str, None] = {}
     for var in ancestors(list(graph)):
