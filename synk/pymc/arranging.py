@@ -205,7 +205,7 @@ class _Arranging:
         return []
 
     def _apart_at(self, values: Any, axis: int, node: Apply) -> list[Variable]:
-        """Return sums of the parts that `node` joins along an axis of `values`; or []."""
+        """Return sums of parts that `node` joins along an axis of `values`, or []."""
         if (found := joined_parts(node)) is None:
             return []
         along, parts, lengths = found
