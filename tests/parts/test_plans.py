@@ -21,7 +21,7 @@ from synk.choice import work as choice_work
 from synk.choice.engine import engines_for, kind_of, may_be_alone
 from synk.choice.plan import ALL, Plan, PlanFacts, choose, plan_groups, plans_of
 from synk.choice.work import CHEAP, DEAR, FLOP, READ, KnownShapes, Work, work_of
-from synk.engines import described
+from synk.engines import describe_mode
 
 x, y = pt.dmatrix("x"), pt.dvector("y")
 k = pt.lvector("k")
@@ -107,7 +107,7 @@ def test_what_the_script_has_said_stands():
 def test_a_mode_for_c_without_a_compiler_is_said_to_run_in_python():
     # PyTensor's CVM mode as it is where there was none at its import
     as_there = Mode(VMLinker(use_cloop=True, c_thunks=False), "fast_run")
-    assert described(as_there).endswith("(in Python, as there is no C compiler)")
+    assert describe_mode(as_there).endswith("(in Python, as there is no C compiler)")
 
 
 ROWS, LOSS = x.sum(axis=1), (x.sum(axis=1) * y).mean()
