@@ -12,6 +12,7 @@ for reliable scientific computation", 1993).
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -108,16 +109,23 @@ class Expected:
         return MARGIN * self._changes[unit][i]
 
     def _computed(self, unit: float, of_products: float) -> list[Any]:
-        if self._compiled is None:
-            self._compiled = self._compile()
         self._digits.unit, self._factors.unit = unit, of_products
-        return list(self._compiled(*map(self._digits.changed, self._arguments)))
+        arguments = list(map(self._digits.changed, self._arguments))
+        if self._compiled is None and sum(map(np.size, self._arguments)) <= FEW:
+            compiled = self._compile(are_few=True)
+            # PyTensor has no Python for some steps, as for sums of 40 terms.
+            with contextlib.suppress(Exception):
+                results = list(compiled(*arguments))
+                self._compiled = compiled
+                return results
+        if self._compiled is None:
+            self._compiled = self._compile(are_few=False)
+        return list(self._compiled(*arguments))
 
-    def _compile(self) -> Callable[..., list]:
+    def _compile(self, are_few: bool) -> Callable[..., list]:
         graph: Any = FunctionGraph(outputs=self._outputs, clone=True, copy_inputs=False)
         rewrite_graph(graph, include=SAFE)
         of_step, of_factor = ChangeDigits(self._digits), ChangeDigits(self._factors)
-        are_few = sum(map(np.size, self._arguments)) <= FEW
         for node in graph.toposort():
             if are_few and isinstance(node.op, OpFromGraph):
                 node.op = _in_python(node.op)
