@@ -186,7 +186,7 @@ class TreeOutput(NamedTuple):
     place: int  # which of their values it is
 
 
-def settled(
+def merge_trees(
     outputs: Sequence[Any],
     others: Callable[[tuple], Sequence[np.ndarray]] | None = None,
 ) -> list[Any]:
@@ -256,7 +256,7 @@ def _merge(entries, top, products):
 
 
 @compile_kernel
-def _settled(entries, levels, top, number, products):
+def _merge_siblings(entries, levels, top, number, products):
     """Combine what is finished with the subtree on top, which begins at a block."""
     place = number >> levels[top - 1]
     while top > 1 and levels[top - 2] == levels[top - 1] and place & 1:
@@ -271,7 +271,7 @@ def _settled(entries, levels, top, number, products):
 def push(entries, levels, top, number, products):
     """Take a block that was written on top; return how many entries there are then."""
     levels[top] = 0
-    return _settled(entries, levels, top + 1, number, products)
+    return _merge_siblings(entries, levels, top + 1, number, products)
 
 
 @compile_kernel
@@ -286,7 +286,7 @@ def fold(entries, levels, start, averages, products, rows):
         here[top] = levels[k]
         if top != k:
             entries[top] = entries[k]
-        top = _settled(entries, here, top + 1, number, products)
+        top = _merge_siblings(entries, here, top + 1, number, products)
         number += 1 << levels[k]
     while top > 1:  # the right edge, from its end
         _merge(entries, top, products)

@@ -1,11 +1,10 @@
 """Calls that rank 0 makes alone, with all cores.
 
-Of few rows, or where much is reduced for each, ranks take longer to meet than to
-compute. Then one of them makes the call, in the master, as if it had all the rows. It
-runs the same compiled parts or, with JAX, which compiles fast, the graph as a whole;
-and where these go in blocks it comes to the same bits, on one core, as they have it.
-The variables that it updates are as if the script had set them: the other ranks get the
-new values before they next need them.
+For few rows, or if much is reduced for each row, ranks would take longer to meet than
+to compute. Then the master makes the call on all rows. It runs the parts that all ranks
+run or, with JAX, which compiles fast, the graph as a whole. In blocks it uses one core,
+and gets the same bits as all ranks. The updated variables count as set by the script:
+the workers get the new values before they next need them.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from ..programs.one_call import Task
 from ..programs.programs import CallKind, Subset
 from ..programs.transaction import Transaction
 from ..ranks.session import SESSION
-from ..reduce_tree import block_cut, settled
+from ..reduce_tree import block_cut, merge_trees
 from ..times.timing import Times
 from .arguments import CallRows, CallValues
 from .call_worker import timed
@@ -30,18 +29,18 @@ from .plans import Planned, Plans
 
 
 class Alone:
-    """How rank 0 makes the calls of one function alone, which gives the same."""
+    """Makes calls of one function on rank 0 alone, with the same results."""
 
     def __init__(
         self, spec: FunctionSpec, placement: PlacementCheck, plans: Plans
     ) -> None:
         self._spec, self._placement, self._plans = spec, placement, plans
-        self.was_last = False  # whether the last call was made so
+        self.was_last = False  # whether rank 0 made the last call alone
         self.times = Times()
         self._last: tuple[int, CallKind, Subset] = -1, "step", ()
 
     def change(self, is_alone: bool) -> None:
-        """Make the next call so, or on all ranks."""
+        """Prepare for a next call by rank 0 alone, or by all ranks."""
         self.was_last = is_alone
         if not is_alone:
             self._placement.check()
@@ -55,7 +54,7 @@ class Alone:
         subset: Subset,
         then: Callable[[int, list], object] | None = None,
     ) -> list:
-        """Make one call, or none; for `then` see `BoundCall.once`."""
+        """Make one call, undone if it fails; for `then` see `BoundCall.attempt`."""
         run = partial(self._run, planned, rows, given, subset, then)
         with planned.replicas.notice:
             return self._placement.in_master(run)
@@ -69,14 +68,14 @@ class Alone:
         then: Callable[[int, list], object] | None,
         transaction: Transaction,
     ) -> list:
-        """Compute, and make the updates."""
+        """Compute, make the updates, and return the outputs."""
         plan, replicas = planned
         programs, context = replicas.local(), SESSION.context
         block = programs.block(subset, plan.block)
-        # What is compiled as a whole makes its updates faster. Those that it makes in
-        # place could not be undone, after an error; and to compile takes long.
+        # Other engines than JAX would compile long, and the graph as a whole would make
+        # updates in place, which could not be undone.
         kind: CallKind = "uncut" if programs.engine.ON_DEVICE else "step"
-        if block:  # as on all ranks
+        if block:  # the same parts as on all ranks, for the same bits
             kind, _ = self._plans.keeping(programs, kind, subset, rows.total, given)
             context.confinement.compute_with(one_thread=True)
         else:
@@ -94,7 +93,7 @@ class Alone:
         task.tree = block_cut((0, rows.total), block)
         transaction.begin_call()
         run = partial(running.run, task)
-        results = settled(timed(context, task, perf_counter(), run))
+        results = merge_trees(timed(context, task, perf_counter(), run))
         if then is not None:
             then(replicas.number, results)
         return results

@@ -1,8 +1,8 @@
-"""The arguments of a call: checked in the master, cut into parts, told to the ranks.
+"""The arguments of a call: the master checks, cuts and sends them; ranks take shares.
 
 All inputs have one selection of rows and one cut of it. The master selects and cuts
-(`gather`) and describes the rows to the other ranks (`stage`); a rank takes its own
-part (`take_share`).
+(`gather`) and describes the rows to the workers (`stage`); each rank takes its own part
+(`take_share`).
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from ..variables.array_like import convert
 from ..variables.data import Data, data
 
 _OPTIONS = ("batch", "batch_s", "num_slices", "output_subset", "check", "progress")
-"""What a call takes by these names is no input."""
+"""Keywords of calls and runs, which cannot name an input."""
 
 _EXACT = {int: np.dtype("int64"), float: np.dtype("float64")}
-"""The dtypes that Python's numbers have without a loss."""
+"""The dtypes that hold Python's numbers exactly."""
 
 
 def bind(what: object, inputs: Sequence[Variable], args: tuple, kwargs: dict) -> list:
@@ -61,7 +61,7 @@ def bind(what: object, inputs: Sequence[Variable], args: tuple, kwargs: dict) ->
 def build(
     inputs: Sequence[Variable], values: Sequence[Any], **options: Any
 ) -> Data | tuple[Data, ...]:
-    """Make data of values for inputs; see `Function.build_inputs` for the options."""
+    """Make `Data` of values for inputs; see `Function.build_inputs` for the options."""
     n = len(inputs)
     for name, option in options.items():
         if not isinstance(option, (list, tuple)):
@@ -105,14 +105,15 @@ def _check_data(var: Variable, value: Data) -> np.ndarray:
 
 
 def _check_value(var: Variable, value: Any, downcast: bool | None) -> np.ndarray:
-    # What `filter` would return, without its cost; a masked array is no plain one.
+    # The common case of `filter`, faster. The type is exact: a masked array must not
+    # pass.
     if type(value) is np.ndarray and value.dtype == var.type.numpy_dtype:
         array = value
         if array.ndim == var.type.ndim:
             _check_static_shape(var, array)
             return array
     elif var.type.ndim == 0 and _EXACT.get(type(value)) == var.type.numpy_dtype:
-        with contextlib.suppress(OverflowError):  # of what `convert` refuses in words
+        with contextlib.suppress(OverflowError):  # `convert` raises a better error
             return np.array(value, var.type.numpy_dtype)
     name = var.name if var.name and var.name.isidentifier() else "value"
     return convert(f"input {var}", var.type, value, downcast, name)
@@ -130,7 +131,7 @@ def _check_static_shape(var: Variable, array: np.ndarray) -> None:
 
 
 def check_num_slices(num_slices: int, spec: FunctionSpec) -> int:
-    """Return `num_slices` as an int of at least 1, if a function goes in so many."""
+    """Return `num_slices` as an int; raise if the function cannot have that many."""
     slices = operator.index(num_slices)
     if slices < 1:
         raise ValueError(f"num_slices must be at least 1, got {num_slices}")
@@ -149,10 +150,10 @@ def check_num_slices(num_slices: int, spec: FunctionSpec) -> int:
 def check_shared_rows(
     batch_s: Any, variables: Sequence[SharedVariable], size: int
 ) -> list[Any] | None:
-    """Return `batch_s` as a list of one entry for each rank.
+    """Return `batch_s` as a list with one entry for each rank.
 
-    Rank 0's entry is checked against the master's variables; only the other ranks know
-    the lengths of theirs.
+    Rank 0's entry is checked here; each worker checks its own, as only it knows the
+    length of its variable.
     """
     if batch_s is None:
         return None
@@ -177,25 +178,25 @@ def check_shared_rows(
 class InputSource(NamedTuple):
     """Where the rows of one input lie.
 
-    Row i of the batch is row ``i - offset`` of the array if that holds batch rows
-    alone, in their order, and row ``selection[i]`` if not. On the way to ranks it is a
-    plain tuple, with a window for the array.
+    If `is_batch`, the array holds rows of the batch alone, and row i of the batch is
+    row ``i - offset`` of it; otherwise it is row ``selection[i]``. In messages this is
+    a plain tuple, with a window for the array.
     """
 
     array: Any  # None in the master, where the arrays are in `CallValues`
     offset: int
     is_batch: bool
     state: Any = None
-    """Tells the values from all others, if ranks are to keep what follows from them:
-    see `Plans.with_kept`."""
+    """Identifies the values, if ranks are to keep terms of them: `Plans.with_kept`."""
 
 
 class CallRows(NamedTuple):
-    """The rows of a call: one selection and one cut into parts, for all inputs.
+    """The rows of a call: one selection for all inputs, and the cut between ranks.
 
-    On the way to ranks it is a plain tuple: the selection is (start, stop) or the
-    window of an index array; for ranks of other nodes maybe (window, first), of an
-    array of the row numbers from ``first`` on.
+    Rank r has rows ``bounds[r]`` to ``bounds[r + 1]`` of the selection. In messages
+    this is a plain tuple, and the selection is (start, stop) or the window of an index
+    array; on other nodes it may be (window, first), of an array that has the row
+    numbers from ``first`` on.
     """
 
     selection: Any
@@ -210,7 +211,7 @@ class CallRows(NamedTuple):
 
     @property
     def of_all(self) -> list[Selection]:
-        """Which rows of each input all ranks have together, in the master."""
+        """The rows that the call takes of each input's array, in the master."""
         batch = slice(0, self.total)
         return [batch if each.is_batch else self.selection for each in self.sources]
 
@@ -220,22 +221,22 @@ class CallValues(NamedTuple):
 
     values: Sequence[Any]
     sources: list[np.ndarray]
-    """What rows are taken from."""
+    """The scattered inputs: the arrays that rows are taken from."""
     constants: list[np.ndarray]
     """The broadcast inputs."""
 
     @property
     def arrays(self) -> list[np.ndarray]:
-        """All of them, in their order."""
+        """The arrays of all inputs, scattered ones first."""
         return [*self.sources, *self.constants]
 
 
 def take_share(
     rank: int, locate: Callable[[Any], np.ndarray], rows: tuple
 ) -> tuple[list[np.ndarray], list[Selection]]:
-    """Return the arrays that a rank takes rows from, and which rows of each.
+    """Return the arrays that a rank takes rows from, and its selection of each.
 
-    The rows are `CallRows` as they travel; `locate` makes arrays of windows.
+    `rows` are `CallRows` as in a message; `locate` returns the array of a window.
     """
     selection, bounds, sources, *_ = rows
     if not sources:
@@ -253,9 +254,9 @@ def take_share(
 def take_all(
     locate: Callable[[Any], np.ndarray], rows: tuple, i: int, array: np.ndarray
 ) -> np.ndarray:
-    """Return the rows of input `i` that all ranks have together, in their order.
+    """Return all ranks' rows of input `i`, in order.
 
-    They are taken from an array that holds the rows of rank 0 as well.
+    `array` is the source of that input; it must hold rank 0's rows as well.
     """
     selection, bounds, sources, *_ = rows
     _, offset, is_batch, *_ = sources[i]
@@ -267,9 +268,9 @@ def take_all(
 
 
 def rows_of_node(context: RankContext, rows: tuple) -> tuple:
-    """Return `CallRows` of which the ranks of other machines than this one have none.
+    """Return `rows` with bounds by which ranks of other machines have no rows.
 
-    The first of them is that of this machine then, and need not be 0.
+    The first bound need not be 0 then.
     """
     selection, bounds, *others = rows
     first = context.rank - context.local_rank
@@ -280,7 +281,7 @@ def rows_of_node(context: RankContext, rows: tuple) -> tuple:
 def _part_of(
     locate: Callable[[Any], np.ndarray], selection: Any, start: int, stop: int
 ) -> Selection:
-    """Return some rows of a selection that may be described as it travels."""
+    """Return rows `start` to `stop` of a selection, which may be as in a message."""
     first = 0
     if isinstance(selection, tuple) and isinstance(selection[0], tuple):
         selection, first = selection
@@ -288,7 +289,7 @@ def _part_of(
 
 
 def located(locate: Callable[[Any], np.ndarray], selection: Any) -> Selection:
-    """Return a selection that may be described as it travels."""
+    """Return a selection as a slice or an array, if it is as in a message."""
     if not isinstance(selection, tuple):
         return selection
     return slice(*selection) if len(selection) == 2 else locate(selection)
@@ -297,7 +298,7 @@ def located(locate: Callable[[Any], np.ndarray], selection: Any) -> Selection:
 def gather(
     spec: FunctionSpec, values: Sequence[Any], batch: Any, size: int
 ) -> tuple[CallRows, CallValues]:
-    """Check the arguments of a call and cut the rows between so many ranks."""
+    """Check the arguments of a call, and cut its rows between `size` ranks."""
     n = len(spec.inputs)
     arrays = check_arguments(spec.inputs, values[:n], spec.options)
     rows = _rows(spec, values[:n], arrays, batch, size)
@@ -339,9 +340,9 @@ def _rows(
 
 
 def _length_for(batch: Any) -> int:
-    """Return a length that `batch` fits, where minibatches alone are given.
+    """Return a length that `batch` fits, if all inputs are minibatches.
 
-    Nothing says how many rows the whole has that they are taken from.
+    The number of rows that they were taken from is not known.
     """
     if isinstance(batch, slice):
         forwards = batch.step is None or batch.step > 0
@@ -366,20 +367,21 @@ def stage(
     whole: Container[int] = (),
     described: tuple | None = None,
 ) -> tuple[tuple, list[Window]]:
-    """Describe rows and broadcast inputs to ranks 1 and up, in plain tuples.
+    """Return the rows of a call, and windows of its broadcast inputs, for the message.
 
-    `Data` is described where it lies. Of other arrays the rows that go to those ranks
-    are copied to the arena, selected already: rank 0 uses the user's own memory. Of the
-    inputs whose numbers are in `whole` these ranks read rank 0's rows as well. If
-    nothing was copied for the rows the last time, they are `described` as they were.
+    `Data` stays where it lies. Of other arrays the workers' rows are copied to the
+    `arena`, selected already; rank 0 uses the script's own memory. Inputs whose numbers
+    are in `whole` are copied with rank 0's rows, as all ranks read these. `described`
+    is the last call's result for the same rows, to be used again, if nothing was copied
+    for it.
     """
     selection, bounds, sources, batch_s = rows
     values, arrays, constants = given
-    if not values or len(bounds) == 2:  # nothing to tell, or nobody
+    if not values or len(bounds) == 2:  # no inputs, or no workers
         return described or ((0, 0), bounds, (), batch_s), []
     n = len(sources)
     firsts: list[int] = []
-    copies = []  # what goes into the arena, in the order in which it is taken out below
+    copies = []  # for the arena, in the order in which `staged` is read below
     if described is None:
         firsts = [0 if i in whole else bounds[1] for i in range(n)]
         for array, value, first in zip(arrays, values, firsts, strict=False):
@@ -392,22 +394,22 @@ def stage(
             copies.append(array)
     staged = iter(arena.put(copies))
     if described is None:
-        told = [
+        where = [
             (value._window(), *source[1:])
             if isinstance(value, Data)
             else tuple(InputSource(next(staged), first, True))
             for source, value, first in zip(sources, values, firsts, strict=False)
         ]
-        described = describe_selection(selection, staged), bounds, told, batch_s
+        described = describe_selection(selection, staged), bounds, where, batch_s
     return described, windows_of(values[n:], staged) if constants else []
 
 
 def stage_all(
     calls: Sequence[CallRows], given: CallValues, arena: Arena
 ) -> tuple[list[tuple], list[Window]]:
-    """Describe the rows of many calls and the broadcast inputs; see `stage`.
+    """Return the rows of many calls, and windows of the broadcast inputs; see `stage`.
 
-    Other arrays than `Data` are copied whole, as calls may have any rows of them.
+    Arrays that are no `Data` are copied whole, as calls may take any rows of them.
     """
     pairs = zip(given.arrays, given.values, strict=True)
     copies = [array for array, value in pairs if not isinstance(value, Data)]
@@ -415,22 +417,22 @@ def stage_all(
     staged = iter(arena.put(copies))
     windows, n = windows_of(given.values, staged), len(given.sources)
     sources = [tuple(InputSource(window, 0, False)) for window in windows[:n]]
-    told = [
+    described = [
         (describe_selection(call.selection, staged), call.bounds, sources, call.batch_s)
         for call in calls
     ]
-    return told, windows[n:]
+    return described, windows[n:]
 
 
 def windows_of(values: Sequence[Any], staged: Iterator[Window]) -> list[Window]:
-    """Describe values to other ranks: `Data` where it lies, others as staged."""
+    """Return windows of values: `Data` where it lies, the next staged one of others."""
     return [
         value._window() if isinstance(value, Data) else next(staged) for value in values
     ]
 
 
 def describe_selection(selection: Selection, staged: Iterator[Window]) -> tuple:
-    """Describe a selection to other ranks: a slice as it is, an array as staged."""
+    """Return a selection for a message: (start, stop), or the next staged window."""
     if isinstance(selection, slice):
         return selection.start, selection.stop
     return next(staged)

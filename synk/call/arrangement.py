@@ -1,9 +1,10 @@
-"""The arguments of a call as a variant takes them; rows that they choose of data.
+"""From the arguments of a call to the values and rows that a variant takes.
 
-A function takes its arguments in the script's order, and its variants take scattered
-inputs first. Of a function whose arguments choose rows (`compiler/cut_rows.py`) the
-scattered inputs are not given, but what they are cut out of: shared variables, whose
-values lie in shared memory from then on, once for all ranks, or other arguments.
+A function takes its arguments in the script's order; its variants take scattered inputs
+first. If the arguments choose the rows, as the number of a batch does
+(`compiler/cut_rows.py`), the scattered inputs are *sources* instead: the shared
+variables or arguments whose rows are chosen. The value of a shared variable that is a
+source moves to shared memory, which all ranks read.
 """
 
 from __future__ import annotations
@@ -26,14 +27,14 @@ from ..variables.data import Data
 from .arguments import check_arguments
 
 _known: weakref.WeakKeyDictionary[Any, SharedRows] = weakref.WeakKeyDictionary()
-"""By the container of the variable."""
+"""The `SharedRows` of each shared variable, by the variable's container."""
 
 
 class SharedRows:
-    """A shared variable's value in shared memory: there is no other copy of it.
+    """A shared variable whose array is the array of a `Data`, without another copy.
 
-    Whatever sets the variable gives it another array, which is copied when the next
-    call asks for rows.
+    ``set_value`` puts another array into the variable. `current` then copies that to
+    the `Data`, and puts the array of the `Data` in its place.
     """
 
     def __init__(self, variable: SharedVariable) -> None:
@@ -45,29 +46,30 @@ class SharedRows:
 
     @staticmethod
     def of(variable: SharedVariable) -> SharedRows:
-        """Return that of a variable."""
+        """Return the `SharedRows` of a variable."""
         if variable.container not in _known:
             _known[variable.container] = SharedRows(variable)
         return _known[variable.container]
 
     def current(self, times_written: int) -> Data:
-        """Return the data, with the value that the variable has now.
+        """Return the `Data`, with the value that the variable has now.
 
-        Plain functions may have written to its array so often; see `LedgerEntry`.
+        `times_written` is a count of `LedgerEntry`: if it has changed, a plain function
+        has written to the array.
         """
         value = self._storage[0]
         if value is not self._array:
             self._data.set_value(np.asarray(value))
-            # As of any variable, nothing tells if the script writes to the array.
+            # If the script itself writes to the array, synk does not notice.
             self._array = self._storage[0] = self._data._held()
         elif times_written != self._times_written:
-            _ = self._data.data  # which tells that the values may be others
+            _ = self._data.data  # marks the values of the `Data` as changed
         self._times_written = times_written
         return self._data
 
 
 class Arrangement:
-    """How a variant takes the arguments of calls."""
+    """Brings a call's arguments into the order and form that a variant takes."""
 
     def __init__(self, spec: FunctionSpec) -> None:
         self._spec, self._cut = spec, spec.cut
@@ -75,7 +77,7 @@ class Arrangement:
         given = spec.bcast_inputs if spec.cut else [*spec.inputs, *spec.bcast_inputs]
         self._order = [self._place[var] for var in given if var in self._place]
         self._is_as_given = spec.cut is None and self._order == sorted(self._order)
-        # Which of the arguments do nothing but choose rows.
+        # Positions of the arguments that only choose rows.
         self.choosing: list[int] = []
         self._shaped: list[int] = []
         if (cut := spec.cut) is not None:
@@ -84,12 +86,12 @@ class Arrangement:
         self._copies: dict[int, Data] = {}
 
     def as_given(self, values: Sequence[Any]) -> list[Any]:
-        """Return values in the script's order, of a function that is not cut."""
+        """Return values in the script's order; not if arguments choose the rows."""
         assert self._cut is None
         return [values[self._order.index(i)] for i in range(len(values))]
 
     def with_choosing(self, batch: Any, others: Sequence[Any]) -> list[Any]:
-        """Return the arguments of a call of a run, of which some are the batch."""
+        """Return a call's arguments: `batch` are those that choose rows."""
         chosen = batch if isinstance(batch, tuple) else (batch,)
         if len(chosen) != len(self.choosing):
             names = ", ".join(str(self._spec.arguments[i]) for i in self.choosing)
@@ -100,19 +102,19 @@ class Arrangement:
         ]
 
     def rows(self, batch: Any, fixed: Sequence[Any]) -> Any:
-        """Return the rows of a call of a run, see `is_of_one_set`."""
+        """Return the rows that one call of a run selects; see `is_of_one_set`."""
         arranged = self.arranged(self.with_choosing(batch, fixed))
         assert arranged is not None
         return arranged[1]
 
     def is_of_one_set(self, values: Sequence[Any]) -> bool:
-        """Tell whether a batch is one choice of rows, the same of all data."""
+        """Return whether a call selects the same rows of all scattered inputs."""
         return not any(map(_is_batch, values[: len(self._spec.inputs)]))
 
     def again(
         self, args: Sequence[Any], batch: Any
     ) -> tuple[Sequence[Any], Any] | None:
-        """Return `arranged` of a call's arguments, if it has no fewer or more."""
+        """Return `arranged`; None as well if the number of arguments is wrong."""
         if self._is_as_given:
             return args, batch
         if len(args) != len(self._spec.arguments):
@@ -122,9 +124,10 @@ class Arrangement:
     def arranged(
         self, values: Sequence[Any], batch: Any = None
     ) -> tuple[list[Any], Any] | None:
-        """Return the values in the variant's order, and which rows a call has.
+        """Return the values in the variant's order, and the batch of the call.
 
-        None if they choose rows of other numbers, or of what ranks do not hold alike.
+        None if the arguments choose more rows of one source than of another, or if
+        the ranks hold other values of a source than the master.
         """
         whole = [values[i] for i in self._order]
         if self._cut is None:
@@ -140,13 +143,13 @@ class Arrangement:
         total = count(chosen[main])
         if any(count(each) != total for each in chosen):
             return None
-        if self._cut.lengths - {total}:  # as the plain function says in its own words
+        if self._cut.lengths - {total}:  # the plain function raises a good error
             return None
         choice_of, rows = self._cut.choice_of, list(sources)
         for i, array in enumerate(arrays):
             alike = choice_of[i] == choice_of[main]
             if not alike or len(array) != len(arrays[main]):
-                # Those are chosen otherwise than the others: a copy in their order.
+                # Other rows than those of the largest source: copy them, in order.
                 some = array[chosen[i]]
                 if i not in self._copies:
                     self._copies[i] = Data(some.dtype, some.ndim, minibatch=True)
@@ -156,7 +159,7 @@ class Arrangement:
         return [*rows, *whole, *shapes], chosen[main]
 
     def of_rows(self, values: Sequence[Any]) -> list[Any] | None:
-        """Return the values in the variant's order, of rows those of the call alone."""
+        """Return the values in the variant's order, of sources the chosen rows only."""
         arranged = self.arranged(values)
         if arranged is None or self._cut is None:
             return arranged and arranged[0]
@@ -168,7 +171,7 @@ class Arrangement:
         return [*rows, *found[n:]]
 
     def _sources(self, values: Sequence[Any]) -> list[Any] | None:
-        """Return what rows are cut out of, `Data` or arrays; None if ranks differ."""
+        """Return the sources, `Data` or arrays; None if ranks hold other values."""
         assert self._cut is not None
         found: list[Any] = []
         for var in self._cut.sources:
@@ -189,7 +192,7 @@ class Arrangement:
     def _chosen(
         self, values: Sequence[Any], sources: Sequence[np.ndarray]
     ) -> list[Selection]:
-        """Return which rows a call has of each source."""
+        """Return the rows that the arguments choose of each source."""
         assert self._cut is not None
         compute, given = self._choices
         by = [values[self._place[var]] for var in given]
@@ -206,18 +209,18 @@ class Arrangement:
 
     @cached_property
     def _choices(self) -> tuple[Callable[..., Any], list[Any]]:
-        """What computes all choices, and of which arguments."""
+        """A function that computes all choices of rows, and the arguments it takes."""
         assert self._cut is not None
         wanted = [var for choice in self._cut.choices for var in choice.variables]
         used = set(ancestors(wanted))
         given = [var for var in self._spec.arguments if var in used]
-        # A few additions: nothing is compiled for them.
+        # Mostly a few additions: not worth a compilation.
         make = partial(pytensor.function, mode="FAST_COMPILE", trust_input=True)
         return unwatched(make(given, wanted)), given
 
 
 def _held(source: Any) -> np.ndarray:
-    """Return an array for reading; that of `Data` is not lent by it, see there."""
+    """Return the array of a source, for reading only; see `Data` for lending."""
     return source._held() if isinstance(source, Data) else source
 
 

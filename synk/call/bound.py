@@ -1,9 +1,9 @@
-"""A call as an object: what follows from its arguments, found once.
+"""A call as an object, which the next call can use again.
 
-What a call of a function is, `BoundCall` finds out when it is made: which rows, cut
-where, by which plan, and what ranks are told of them. A sampler's or an optimizer's
-next call has the same data, the next step of training as many rows of them; it is then
-this call again, with other values, and no more is found out than what has changed.
+A `BoundCall` holds what follows from the arguments: the rows, their cut between ranks,
+the plan, and the message to the workers. A sampler's next call has the same data, and a
+training loop's next step as many rows. Such a call uses the same object, and only
+checks that nothing has changed and takes the new values.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ from .plans import Planned
 from .variant import Variant
 
 COMPARED = (type(None), int, slice)
-"""Batches that can be compared in no time."""
+"""Types of `batch` that are compared by value; an array may hold other numbers."""
 
 
-class How(NamedTuple):
-    """How a call is made, beside its arguments; see `Function.__call__`."""
+class Options(NamedTuple):
+    """The options of a call, as in `Function.__call__`."""
 
     batch: Any = None
     batch_s: Any = None
@@ -50,9 +50,12 @@ class How(NamedTuple):
 
 
 class Bound:
-    """What follows from the arguments, scattered inputs first, of a call or a run."""
+    """What follows from the arguments of a call or a run: rows, cut, wanted outputs.
 
-    def __init__(self, variant: Variant, values: Sequence[Any], how: How) -> None:
+    `values` are the arguments in the variant's order, scattered inputs first.
+    """
+
+    def __init__(self, variant: Variant, values: Sequence[Any], how: Options) -> None:
         self.variant, self.how = variant, how
         spec, size = variant.spec, SESSION.size
         self.rows, self.given = gather(spec, values, how.batch, size)
@@ -61,30 +64,30 @@ class Bound:
             self.rows = self.rows._replace(batch_s=batch_s)
         self.num_slices = check_num_slices(how.num_slices, spec)
         self.wanted = variant.all.of(how.output_subset)
-        self.has_parts = any_partial(values)  # machines have rows that others have not
+        self.has_parts = any_partial(values)  # a machine has only its own ranks' rows
         self.is_usual = self.num_slices == 1 and self.wanted is variant.all
 
 
 class BoundCall(Bound):
-    """A call of one function in one session, to be made once or again and again.
+    """A call of one function in one session, to be made once or many times.
 
-    Nothing here holds memory of the data.
+    It holds no reference to the memory of the data.
     """
 
-    def __init__(self, variant: Variant, values: Sequence[Any], how: How) -> None:
+    def __init__(self, variant: Variant, values: Sequence[Any], how: Options) -> None:
         super().__init__(variant, values, how)
         given = self.given
-        self._first: CallValues | None = given  # for the first call
+        self._first: CallValues | None = given  # until the first call takes it
         del self.given
         if variant.spec.parts:
             variant.placement.check_parts(self.rows.bounds)
         self._bind_again(given)
-        self.plan(given, self.is_usual and how.check is None)
+        self.choose_plan(given, self.is_usual and how.check is None)
 
-    # -- whether it is the next call, too
+    # -- whether the next call can use this object
 
     def _bind_again(self, given: CallValues) -> None:
-        """Take note by what the next call is known to be this one."""
+        """Note what `fits` compares, and whether later calls may use this object."""
         spec, how = self.variant.spec, self.how
         sources = self.rows.sources
         data = given.values[: len(sources)]
@@ -101,17 +104,19 @@ class BoundCall(Bound):
         self._data: list[tuple] = []
         if self.can_be_again:
             self._data = [(value._window(), value.minibatch, None) for value in data]
-        # Of how many rows others may be chosen; a minibatch has those that it has.
+        # How many rows a later batch can select from; 0 if an input is a minibatch,
+        # whose rows are fixed.
         lengths = [
             0 if source.is_batch else len(array)
             for source, array in zip(sources, given.sources, strict=True)
         ]
         self._length = min(lengths, default=0)
 
-    def is_for(self, args: Sequence[Any], batch: Any) -> bool:
-        """Tell whether a call is this one, maybe on other rows, and ranks can make it.
+    def fits(self, args: Sequence[Any], batch: Any) -> bool:
+        """Return whether a call with default options can use this object; set its rows.
 
-        Beside its arguments and the batch all of it is as it comes.
+        It can if session, plan, data and number of rows are as before, and what the
+        ranks hold still fits. The rows themselves may be others.
         """
         variant = self.variant
         if not SESSION.is_of(self._made_for) or len(args) != self._arguments:
@@ -129,17 +134,17 @@ class BoundCall(Bound):
             ):
                 return False
         return (
-            self._is_on(batch)
+            self._fits_rows(batch)
             and not variant.check_ranks()
             and not variant.may_split_groups(args, 1)
         )
 
-    def _is_on(self, batch: Any) -> bool:
-        """Tell whether it can be made on these rows, and have it made on them."""
+    def _fits_rows(self, batch: Any) -> bool:
+        """Return whether `batch` selects as many rows as before; if so, take them."""
         kind = type(batch)
         if kind in COMPARED and kind is type(self._batch) and batch == self._batch:
             return True
-        # An array may hold other numbers by now.
+        # An array is selected from anew, as it may hold other numbers by now.
         if not self._length or (kind not in COMPARED and kind is not np.ndarray):
             return False
         selection = select(batch, self._length)
@@ -150,7 +155,7 @@ class BoundCall(Bound):
         return True
 
     def values_of(self, args: Sequence[Any]) -> CallValues:
-        """Return the values of a call that this one is for."""
+        """Return the values of a call that `fits`, broadcast inputs checked."""
         given, self._first = self._first, None
         if given is None:
             spec, n = self.variant.spec, len(self._data)
@@ -159,26 +164,26 @@ class BoundCall(Bound):
             given = CallValues(args, sources, constants)
         return given
 
-    # -- how it is made
+    # -- making the call
 
-    def plan(self, given: CallValues, may_be_alone: bool) -> None:
-        """Find what makes it: an engine, on all ranks or on rank 0 alone."""
+    def choose_plan(self, given: CallValues, may_be_alone: bool) -> None:
+        """Choose the engine, and whether all ranks or rank 0 alone make the call."""
         self._may_be_alone = may_be_alone
         found = self.variant.planned(self.rows.total, given.arrays, may_be_alone)
-        self.by(*found)
+        self.use_plan(*found)
         self._wants_alone = self._planned.plan.is_alone and may_be_alone
 
-    def by(self, planned: Planned, is_alone: bool) -> None:
-        """Have a plan make it."""
+    def use_plan(self, planned: Planned, is_alone: bool) -> None:
+        """Make the calls from now on by this plan; cut the rows for it."""
         self._planned, self.is_alone = planned, is_alone
         if not self.has_parts:
             self.rows = planned.cut(self.rows)
         self._is_prepared = False
 
     def call(self, values: Sequence[Any], start: float) -> list:
-        """Make the call, and check it if that is asked for; return the outputs.
+        """Make the call, with the check in its options; return the outputs.
 
-        The script has called at `start`, with these arguments.
+        `start` is the time at which the script called, by ``perf_counter``.
         """
         given, check = self.values_of(values), self.how.check
         if check is None:
@@ -201,30 +206,31 @@ class BoundCall(Bound):
         start: float,
         then: Callable[[int, list], object] | None = None,
     ) -> list:
-        """Make the call, on all ranks or on none, by an engine that can compile it."""
+        """Make the call; if the engine cannot compile the graph, by the next one."""
         plans = self.variant.plans
         while True:
             planned = self._planned
             try:
-                results, joined = self.once(given, then)
+                results, joined = self.attempt(given, then)
                 break
             except Exception as error:
                 if not plans.gives_up(planned, error):
                     raise
             start = perf_counter()
-            self.plan(given, self._may_be_alone)
+            self.choose_plan(given, self._may_be_alone)
         plans.has_made_calls(planned)
         times = self.variant.alone.times if self.is_alone else self._times
         times.returned(start, joined)
         return results
 
-    def once(
+    def attempt(
         self, given: CallValues, then: Callable[[int, list], object] | None = None
     ) -> tuple[list, float]:
-        """Make the call by its plan; return when ranks had done their shares, too.
+        """Make the call by its plan, on all ranks or, if it fails, on none.
 
-        At its end `then` is called with the function's number and the results. What
-        that raises undoes the call.
+        Return the outputs and the time at which all ranks had replied. At the end
+        ``then(number of the function, outputs)`` is called; an exception of it undoes
+        the call.
         """
         variant, subset, planned = self.variant, self.wanted.subset, self._planned
         if self.is_alone:
@@ -234,7 +240,7 @@ class BoundCall(Bound):
             if not self._is_prepared:
                 self._prepare(given)
             with self._launch as launched:
-                theirs, mine = self._tell(given, launched.states)
+                theirs, mine = self._messages(given, launched.states)
                 own = mine, given.sources, given.constants
                 how = self.how.timeout, self._label
                 replies = SESSION.run_args(worker_call, theirs, own, *how)
@@ -250,14 +256,14 @@ class BoundCall(Bound):
         return results, joined
 
     def _prepare(self, given: CallValues) -> None:
-        """Have all ranks compile what they have not; find what a launch takes."""
+        """Have all ranks compile what is missing; set what the launches need."""
         variant, subset = self.variant, self.wanted.subset
         replicas, rows = self._planned.replicas, self.rows
         if any(source.state is not None for source in rows.sources):
             sources = [source._replace(state=None) for source in rows.sources]
             rows = rows._replace(sources=sources)
         programs = replicas.local()
-        block, usual = self._planned.way(subset, self.num_slices)
+        block, usual = self._planned.block_and_kind(subset, self.num_slices)
         found = variant.plans.with_kept(programs, usual, subset, given, rows, block)
         kind, self.rows = found
         replicas.prepare(kind, subset)
@@ -272,27 +278,28 @@ class BoundCall(Bound):
         self._what = replicas.number, subset, kind, self.num_slices, block
         self._described: tuple | None = None
         self._windows: list | None = None
-        self._theirs: tuple = ()
-        self._mine: tuple = ()
-        # Last, as compiling may fail, and an interrupt may come at any line.
+        self._for_workers: tuple = ()
+        self._for_master: tuple = ()
+        # Last: compiling may fail, and an interrupt may come at any line.
         self._is_prepared = True
 
-    def _tell(self, given: CallValues, states: list) -> tuple[tuple, tuple]:
-        """Return what ranks 1 and up are told of a call, and what the master is.
+    def _messages(self, given: CallValues, states: list) -> tuple[tuple, tuple]:
+        """Return the messages of a call to the workers and to the master's own share.
 
-        These are the very objects of the last time if nothing in them is new.
+        If nothing has changed they are the same objects as in the last call, by which
+        the session sees that it can send a repeat flag.
         """
         known, rows = self._described, self.rows
         if known is not None and not (states or given.constants):
             SESSION.pool.stage.put(())
-            return self._theirs, self._mine
+            return self._for_workers, self._for_master
         described, windows = stage(rows, given, SESSION.pool.stage, self._whole, known)
         if states or known is None or windows != self._windows:
             self._windows = windows
-            self._theirs = ((self._what, described, windows, states),)
+            self._for_workers = ((self._what, described, windows, states),)
             if known is None or states:
                 unsaid = *rows[:2], list(map(tuple, rows.sources)), rows.batch_s
-                self._mine = self._what, unsaid, (), states
+                self._for_master = self._what, unsaid, (), states
         if self._are_data and type(rows.selection) is slice:
             self._described = described
-        return self._theirs, self._mine
+        return self._for_workers, self._for_master

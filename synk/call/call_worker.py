@@ -1,7 +1,7 @@
-"""What a rank does in a call of a function: its share of the rows, computed.
+"""`worker_call`: the command by which each rank makes its share of a call.
 
-`worker_call` takes its rows, computes, makes its updates, and leaves its outputs where
-the master can read them.
+A rank takes its rows, computes, makes its updates, and leaves its outputs in shared
+memory for the master.
 """
 
 from __future__ import annotations
@@ -31,24 +31,25 @@ from .arguments import rows_of_node, take_all, take_share
 
 def worker_call(
     context: RankContext,
-    told: tuple,
+    message: tuple,
     given: list[np.ndarray] | None = None,
     constants: list[np.ndarray] | None = None,
 ) -> Any:
     """Do one rank's share of a call; return its reply, or None without rows.
 
-    See `RankShare` for what is told: the very object that the last call was told has
-    that call made again. The master is given what rows are taken from and the values of
-    broadcast inputs, which are not told there. For the reply see `outputs`.
+    For `message` see `RankShare`; if it is the same object as in the last call, the
+    rank uses the same share again. The master alone gets arrays: in `given` those that
+    rows are taken from, in `constants` the broadcast inputs. For the reply see
+    `outputs`.
     """
     context.transaction.begin(context.control.words[LAUNCH])
-    share, context.share = context.share, None  # there is none after an error
-    if share is None or share.told is not told:
-        share = RankShare(context, told)
+    share, context.share = context.share, None  # stays None after an error
+    if share is None or share.message is not message:
+        share = RankShare(context, message)
     else:
         share.begin_again()
     if given is not None:
-        share.give(given, constants)
+        share.set_arrays(given, constants)
     reply = share.reply(share.compute())
     if share.can_repeat:
         context.share = share
@@ -62,19 +63,19 @@ def timed(
     run: Callable[[], Any],
     is_padded: bool = False,
 ) -> Any:
-    """Have a rank compute by `run`, and count the time of a task that began then.
+    """Return ``run()``, and add to the function's times from `start` on.
 
-    It is set aside where some rank compiles in it.
+    If some rank compiles during the call, its times are set aside.
     """
     programs, times = task.programs, task.times
     times.begin(start, task.weights[task.rank], context.tracer)
     is_per_shape = programs.engine.PER_SHAPE
-    is_new = is_per_shape and _is_new(task, is_padded)
+    is_new = is_per_shape and _needs_compilation(task, is_padded)
     if not is_new and not times.is_fresh:
         return run()
     times.is_fresh = True
     times.set_aside()
-    # The bytes of a row are mostly those of all calls.
+    # Taken once, as most calls have rows of the same size.
     times.row_bytes = sum(
         source.itemsize * int(np.prod(source.shape[1:], dtype=np.int64))
         for source in task.sources[: len(programs.spec.inputs)]
@@ -91,8 +92,8 @@ def timed(
     return outputs
 
 
-def _is_new(task: Task, is_padded: bool) -> bool:
-    """Tell whether some rank has to compile for the shapes that it has now."""
+def _needs_compilation(task: Task, is_padded: bool) -> bool:
+    """Return whether some rank has to compile for the shapes of this call."""
     kind = (
         task.kind,
         task.num_slices,
@@ -104,24 +105,24 @@ def _is_new(task: Task, is_padded: bool) -> bool:
 
 
 class RankShare:
-    """One rank's share of a call that all ranks make; it may be made again and again.
+    """One rank's share of a call by all ranks, which it may make many times.
 
-    `told` is what the master tells of the call, or of one of a run: the function's
-    number, which outputs, the `CallKind`, `num_slices` and the rows of a block (see
-    `choice.plan.Plan`); `CallRows`; the broadcast inputs; the states of common streams.
-    Arrays are windows. The master's own are none of it: it gives them to itself. With
-    `of_node` the ranks of each machine make a call of its own, on their rows.
+    `message` describes the call, or one call of a run: (number of the function, subset
+    of outputs, `CallKind`, `num_slices`, rows of a block); `CallRows` as a tuple; the
+    broadcast inputs; the states of common random streams. Arrays are windows. In the
+    master's own message they are left out: see `set_arrays`. With `of_node` the ranks
+    of each machine make a call of their own, on their machine's rows.
     """
 
     def __init__(
-        self, context: RankContext, told: tuple, of_node: bool = False
+        self, context: RankContext, message: tuple, of_node: bool = False
     ) -> None:
         self.start = perf_counter()
-        what, rows, constants, states = told
+        what, rows, constants, states = message
         number, subset, kind, num_slices, block = what
         programs = context.functions[number]
         context.activity = programs.label
-        self.told, self._context, self._programs = told, context, programs
+        self.message, self._context, self._programs = message, context, programs
         self._has_node_rows = self._is_first = True
         reducer: Reducer = context.flat_buffers
         if programs.engine.ON_DEVICE:
@@ -143,8 +144,8 @@ class RankShare:
         self.task = task = Task(*computed, [], *how)
         if block and not of_node:
             task.tree = block_cut(tuple(rows[1]), block)
-        # Not a method: what refers to itself stays, with all rows, until garbage is
-        # collected.
+        # Not a method of this object: that would be a cycle, which holds all rows until
+        # garbage is collected.
         task.all_rows = partial(take_all, context.array, rows)
         task.transaction = context.transaction
         task.kept, task.times = kept, programs.times
@@ -155,11 +156,11 @@ class RankShare:
             located = list(map(context.array, constants))
             task.constants = programs.loader.broadcast(located)
         self._rows = self.by_rank[context.rank]
-        # Whether other ranks have rows and this one has none.
+        # Whether this rank has no rows, and others have some.
         self._is_idle = not self._rows and (
             any(self.by_rank) or not self._has_node_rows
         )
-        # Whether all that a call takes but the values themselves follows from `told`.
+        # Whether all but the values of arrays follows from the message.
         self.can_repeat = not (
             states
             or programs.spec.sliceable
@@ -173,7 +174,10 @@ class RankShare:
     def _select_shared(
         self, batch_s: list | None, sources: list, selections: list[Selection]
     ) -> dict[SharedVariable, Selection]:
-        """Add the rows of sliceable variables to those of the inputs."""
+        """Append sliceable variables to the arrays and selections of the inputs.
+
+        Return the selection of each.
+        """
         rank, programs = self._context.rank, self._programs
         selected = {}
         for var in programs.spec.sliceable:  # each stands in for a further input
@@ -189,9 +193,10 @@ class RankShare:
     def _rows_per_rank(
         self, bounds: list[int], selections: Sequence[Selection]
     ) -> list[int]:
-        """Return how many rows each rank computes on, which says what its values weigh.
+        """Return the number of rows of each rank: the weights of the ranks' values.
 
-        Of rows of a sliceable variable only its own rank knows how many there are.
+        If rows are of sliceable variables alone, each rank knows only its own number,
+        and ranks exchange these.
         """
         context = self._context
         if self._programs.spec.inputs:
@@ -205,16 +210,16 @@ class RankShare:
 
     @property
     def sources(self) -> list[Any]:
-        """The arrays that its rows are taken from."""
+        """The arrays that this rank's rows are taken from, one for each row input."""
         return self.task.sources
 
     @property
     def selections(self) -> Sequence[Selection]:
-        """Which rows of each."""
+        """The rows that this rank takes of each of the `sources`."""
         return self.task.selections
 
     def begin_again(self) -> None:
-        """Begin the same call once more: on the same rows, and maybe other values."""
+        """Begin a call with the same message; arrays may hold other values."""
         self.start = perf_counter()
         self._context.activity = self._programs.label
         if self._is_first and self._context.rank:
@@ -222,17 +227,17 @@ class RankShare:
         self._is_first = False
 
     def _views(self) -> list[np.ndarray] | None:
-        """Return the rows if each call finds them in the same memory."""
+        """Return this rank's rows as views, or None if a call must copy them."""
         task = self.task
         for source, selection in zip(task.sources, task.selections, strict=True):
             if not isinstance(selection, slice) or not source[selection].flags.carray:
                 return None
         return self._programs.loader.take(task.sources, task.selections)
 
-    def give(
+    def set_arrays(
         self, sources: list[np.ndarray], constants: list[np.ndarray] | None
     ) -> None:
-        """Give the master its own arrays, which are not told, nor kept for later."""
+        """Set the master's arrays, which its message leaves out, for one call."""
         if sources:
             self.task.sources[: len(sources)] = sources
         if constants:
@@ -241,9 +246,9 @@ class RankShare:
             self.task.constants = constants
 
     def compute(self) -> list[np.ndarray] | None:
-        """Compute outputs and make updates, in a call that is undone if it fails.
+        """Compute outputs and make updates, undone if the call fails.
 
-        A rank without rows returns None.
+        Return the outputs, in the order of the subset; None without rows.
         """
         context, task = self._context, self.task
         context.transaction.begin_call(self._programs.led_on, self._selected)
@@ -261,7 +266,7 @@ class RankShare:
             try:
                 outputs = running.run(self.task)
             except BaseException:
-                programs.loader.renew()  # JAX may be computing still
+                programs.loader.renew()  # JAX may still read the loader's memory
                 raise
             finally:
                 self._context.task = None
@@ -273,27 +278,27 @@ class RankShare:
         return outputs
 
     def reply(self, outputs: list[np.ndarray] | None) -> Any:
-        """Leave outputs for the master; return what it is told of them."""
+        """Leave outputs for the master; return this rank's reply, see `outputs`."""
         if outputs is None:
             return None
         if not self._context.rank:
-            task = self.task  # which is not to hold the script's arrays any longer
+            task = self.task  # drop the references to the script's arrays
             if task.sources:
                 task.sources[:] = [None] * len(task.sources)
             task.constants = []
             return outputs, self._rows
         windows = self._context.publish(self.for_master(outputs))
-        if self._is_first:  # and may be the last
+        if self._is_first:  # there may be no second call with this message
             return windows, self._rows
         if any(type(window) is not tuple for window in windows.values()):
-            return windows, self._rows  # values themselves, which nobody compares
+            return windows, self._rows  # these hold values, which are not compared
         if windows != self._left:
             self._left, self._reply = windows, PickledReply((windows, self._rows))
         return self._reply
 
     def for_master(self, outputs: list[np.ndarray]) -> dict[Any, np.ndarray]:
-        """Return what the master needs of outputs, by their number or subtrees' key."""
-        # The first rank that has rows stands in for rank 0 where that is idle.
+        """Return the outputs that the master needs, by position or `TreeOutput.key`."""
+        # If rank 0 has no rows, the first rank that has some stands in for it.
         stands_in = not any(self.by_rank[: self._context.rank])
         ops, needed = self._programs.spec.wire_ops, dict[Any, np.ndarray]()
         for i, output in zip(self.task.subset, outputs, strict=True):
@@ -307,7 +312,7 @@ class RankShare:
 def _check_paired(
     spec: FunctionSpec, rank: int, selections: Sequence[Selection]
 ) -> None:
-    """Raise unless a rank has equally many rows of all that the function pairs."""
+    """Raise unless a rank has as many rows of every row input; the graph pairs them."""
     names = [str(var) for var in (*spec.inputs, *spec.sliceable)]
     rows = list(map(count, selections))
     if len(set(rows)) > 1:
@@ -322,7 +327,7 @@ def _check_paired(
 
 
 def _key(sources: Sequence, selections: Sequence[Selection]) -> tuple | None:
-    """Return what tells a rank's rows from others, if terms of them are to be kept."""
+    """Return the key of a rank's rows, by which terms are kept; None: keep nothing."""
     found = []
     for source, rows in zip(sources, selections, strict=False):
         if source[3] is not None:

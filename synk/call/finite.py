@@ -1,8 +1,8 @@
-"""``check="finite"``: which value of a call is not finite, and which row made it so.
+"""``check="finite"``: finds values of a call that are not finite, and the row at fault.
 
-What ranks have combined does not tell whose rows it came from. So the row is found by
-the plain function, on the first so many rows of the call: a value that is NaN for some
-rows is so for more of them.
+A combined value does not show whose row it came from. So the plain function is run on
+the first n rows of the call, and a bisection finds the smallest n with a bad value: a
+value that is NaN for some rows stays NaN with more of them.
 """
 
 from __future__ import annotations
@@ -25,21 +25,22 @@ from .serial import SerialRun, label_of
 
 
 class FiniteCheck:
-    """Looks at the values of one call; `values` are its arguments."""
+    """The check of one call with the arguments `values`."""
 
     def __init__(
         self, serial: SerialRun, values: Sequence, rows: CallRows, subset: Subset
     ) -> None:
         self._serial, self._values = serial, values
         self._rows, self._subset = rows, subset
-        # By the place in what a serial run returns.
+        # Labels of values that are not finite, by position in a serial run's results.
         self._found: dict[int, str] = {}
         self._restore = updates_kept(serial.spec)
 
     def check(self, number: int, results: Sequence) -> None:
-        """Look at a function's outputs, and at new values of variables on all ranks.
+        """Raise NotFinite if an output, or a new value on any rank, is not finite.
 
-        Raise NotFinite in the launch, so that it is undone; `located` says more then.
+        Called within the launch, which is undone by that. `located` returns the error
+        for the user.
         """
         spec = self._serial.spec
         for place, (i, value) in enumerate(zip(self._subset, results, strict=True)):
@@ -56,11 +57,11 @@ class FiniteCheck:
             raise NotFinite(", ".join(self._found.values()))
 
     def located(self, what: str) -> NotFinite:
-        """Return the error, with the row that it comes from and whose that is.
+        """Return the error, which names the row at fault and that row's rank.
 
-        Of functions that have no serial run, as they draw random numbers, it is not
-        known. The call must be undone: the row is looked for with the values of shared
-        variables that it began with.
+        Call this after the call was undone, as the search needs the variables' former
+        values. Functions without a serial run, such as those that draw random numbers,
+        get an error without a row.
         """
         text = f"{what}: not finite: {', '.join(self._found.values())}"
         rows = self._rows
@@ -75,51 +76,51 @@ class FiniteCheck:
         return NotFinite(f"{text}; {which}, one of rank {rank}'s")
 
     def _is_bad(self, start: int, stop: int) -> bool:
-        """Tell whether some rows of the call by themselves give what is not finite."""
+        """Return whether rows `start` to `stop` alone make a value not finite."""
         some = part(self._rows.selection, start, stop)
         results, _ = self._serial.run(self._values, some, self._subset)
         return not all(_is_finite(results[place]) for place in self._found)
 
 
 def worker_not_finite(context: RankContext, number: int) -> list[int]:
-    """Return the updates of a function whose variables are not finite on this rank."""
+    """Return the numbers of a function's updates that are not finite on this rank."""
     updates = context.functions[number].spec.updates
     values = (host.get_value(var) for var, _ in updates)
     return [i for i, value in enumerate(values) if not _is_finite(value)]
 
 
 def _is_finite(value: Any) -> bool:
-    """Tell whether all numbers of a value are finite; of what has none, True."""
+    """Return whether all numbers of a value are finite; True if it has no floats."""
     dtype = getattr(value, "dtype", None)
     if dtype is None or np.dtype(dtype).kind not in "fc":
         return True
-    if hasattr(value, "nnz"):  # a sparse matrix: what is not stored is 0
+    if hasattr(value, "nnz"):  # a sparse matrix: look at the stored numbers
         value = value.data
     return bool(np.isfinite(np.asarray(value)).all())
 
 
 def _first_row(total: int, is_bad: Callable[[int, int], bool]) -> int | None:
-    """Return the row that makes the rows up to it bad, if that is one row's.
+    """Return the first row with which the rows up to it are bad.
 
-    Rows ``a`` to ``b`` by themselves are bad if they give what is not finite.
+    None if no single row is at fault. ``is_bad(a, b)`` is for rows ``a`` to ``b``.
     """
     if not is_bad(0, total):
-        return None  # in another order the sum of the same values is finite
-    # `bisect` asks whether False < True, for beginnings that end with a row.
+        return None  # summed in this other order, the values are finite
+    # The key is whether the rows up to `last` are bad: False, then True.
     row = bisect.bisect_left(
         range(total), True, hi=total - 1, key=lambda last: is_bad(0, last + 1)
     )
     others = {1, total // 2, total - 1} - {0}
     if not row and others and all(is_bad(each, each + 1) for each in others):
-        return None  # of the variables, say
+        return None  # every row is bad: the variables are at fault, say
     return row
 
 
 def updates_kept(spec: FunctionSpec) -> Callable[[], None]:
-    """Return what gives variables the values that they have before a call.
+    """Return a function that gives the updated variables their present values again.
 
-    That is for one rank alone, which makes its updates in its compiled code, where a
-    call that is undone keeps nothing.
+    Only a single rank needs it: its compiled code makes updates in place, which the
+    transaction cannot undo. With more ranks the function does nothing.
     """
     variables = [var for var, _ in spec.plain_updates if SESSION.size == 1]
     before = [(var, host.copy_value(host.get_value(var))) for var in variables]

@@ -1,7 +1,7 @@
-"""`Function`: a compiled graph that runs on every rank.
+"""`Function`: what `synk.function` returns, a graph that runs on every rank.
 
-Its calls find the variant of the graph that fits how ranks hold variables. What is
-called, and checked, is a `BoundCall`; many calls in one launch are a `FunctionRun`.
+A call chooses the `Variant` of the graph that fits how ranks hold the variables. A
+`BoundCall` then makes the call; a `FunctionRun` makes many calls in one launch.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from ..report.explain import explain
 from ..report.explanation import Explanation
 from ..user_frames import entry
 from .arguments import bind, build
-from .bound import BoundCall, How
+from .bound import BoundCall, Options
 from .run_master import FunctionRun, RunTimes, run_one_by_one
 from .variant import Variant
 
@@ -37,7 +37,7 @@ class Function:
     """A graph that runs on every rank; made by :func:`synk.function`."""
 
     def __init__(self, make: Callable[..., FunctionSpec]) -> None:
-        self._make = make  # given the key of `_variants`
+        self._make = make  # takes a key of `_variants`: parts, careful, may_cut
         self._number = next(_numbers)
         self._spec = spec = make()
         self._inputs = spec.arguments
@@ -45,7 +45,7 @@ class Function:
         self._variants: dict[tuple, Variant] = {((), False, True): self._usual}
         self._bound: BoundCall | None = None
         self._workers: tuple[int | None, bool] = None, False
-        self.ran = RunTimes()  # of the last run
+        self.ran = RunTimes()  # where the time of the last `run` went
 
     @entry
     def __call__(
@@ -68,37 +68,37 @@ class Function:
             The scattered inputs, then the broadcast ones, in order or by name. Arrays
             are copied to shared memory; :class:`~synk.Data` lies there already.
         batch : int, slice, array of int, or array of bool, optional
-            Which rows of the scattered inputs to use: an int means the first so many.
+            Which rows of the scattered inputs to use; an int n means the first n.
             By default all.
         batch_s : slice, int, array, or list of one of these for each rank, optional
             Which rows of its own sliceable shared variables each rank uses. A list of
             ints holds row numbers.
         num_slices : int
-            Compute in so many slices, one after the other, each from the original
-            values of the shared variables; results are accumulated and variables
-            updated once. The same numbers with less memory.
+            Compute each rank's rows in this number of slices, one after the other, each
+            from the original values of the shared variables; accumulate the results,
+            and update variables once. The same numbers with less memory.
         output_subset : list of int, optional
             Return these outputs only, in this order, and compute no other.
         check : {None, "serial", "finite"}
-            "serial": before that, run the plain function on all rows in the master as
-            well, without a change to anything, and compare: the outputs, and on every
-            rank the variables whose updates follow from what was reduced. Floats may
-            differ by 1e-5 (float32) or 1e-9 (float64) of the largest value, more behind
-            products of another `precision`, or by what rounding errors explain,
-            integers not. Takes a compilation at the first time, and all cores.
+            "serial": before the call, run the plain function on all rows in the master,
+            which changes nothing; then compare the outputs, and on every rank the
+            variables whose updates follow from reduced values. Floats may differ by
+            1e-5 (float32) or 1e-9 (float64) of the largest value, or by what rounding
+            errors explain, such as those of products in another `precision`; integers
+            must be equal. The first such call compiles; each uses all cores.
 
             "finite": look for NaN and infinity in the outputs, and in the new values of
-            variables on all ranks. The call is undone if there is any, and the error
-            names the value, the first row with which it is so, and its rank.
+            variables on all ranks. If there is any, undo the call and raise an error
+            that names the value, the first row that causes it, and that row's rank.
         timeout : float, optional
-            Seconds that the other ranks may keep rank 0 waiting, each time that it
-            meets them and at the end; by default as given to :func:`synk.fork`. (The
-            value for an input of that name, in a function that has one.)
+            Seconds that rank 0 waits for the other ranks at each reduction and at the
+            end; by default as given to :func:`synk.fork`. (In a function with an input
+            named ``timeout``, the value of that input.)
 
         Returns
         -------
         numpy.ndarray or list of numpy.ndarray or None
-            As the outputs were given: one, a list, or none; with `output_subset` a
+            As the outputs were given: one, a list, or None; with `output_subset` a
             list.
 
         Raises
@@ -106,13 +106,13 @@ class Function:
         StateError
             If not forked.
         TypeError, ValueError, IndexError
-            If an argument does not fit; no rank has been told anything then.
+            If an argument does not fit; then nothing was sent to any rank.
         SplitError
             If an output cannot be that of the serial run on more than one rank.
         SerialMismatch
             With ``check="serial"``, if a result differs; the updates have been made.
         NotFinite
-            With ``check="finite"``; no update has been made.
+            With ``check="finite"``, if a value is not finite; no update is made.
         WorkerDied
             If a rank's process ended.
         RankTimeout
@@ -120,16 +120,16 @@ class Function:
         """
         start = perf_counter()
         self._before()
-        last, self._bound = self._bound, None  # there is none after an error
+        last, self._bound = self._bound, None  # stays None if this call fails
         is_bare = batch_s is output_subset is check is timeout is None and not kwargs
         again = None
         if last is not None and is_bare and num_slices == 1:
             again = last.variant.arrangement.again(args, batch)
-        if last is not None and again is not None and last.is_for(*again):
+        if last is not None and again is not None and last.fits(*again):
             bound, values = last, again[0]
         else:
             timeout = self._seconds(timeout, kwargs)
-            how = How(batch, batch_s, num_slices, output_subset, check, timeout)
+            how = Options(batch, batch_s, num_slices, output_subset, check, timeout)
             variant, values, how = self._variant_for(args, kwargs, how)
             bound = BoundCall(variant, values, how)
         results = bound.call(values, start)
@@ -152,41 +152,40 @@ class Function:
     ) -> Any:
         """Run many calls in one launch: an epoch of training, say.
 
-        The ranks go through the batches by themselves, and wait for each other where
-        the graph reduces something, or once in each call that makes updates. A rank
-        that has more than one core takes the rows of the next call while it computes.
+        The ranks go through the batches without the master, and wait for each other
+        where the graph reduces something, or once in each call that makes updates. A
+        rank with more than one core loads the next call's rows while it computes.
 
         Parameters
         ----------
         batches : iterable
-            For each call, what `batch` is in a call; in a function without scattered
-            inputs what `batch_s` is, or None. In a function whose arguments choose its
-            rows, such as the number of a batch: the argument that chooses, or a tuple
-            of them. Of a generator, which need not end, up to 64 are taken ahead for a
-            launch.
+            For each call its `batch`; in a function without scattered inputs its
+            `batch_s`, or None. In a function whose arguments choose its rows, such as
+            the number of a batch: that argument, or a tuple of such arguments. A
+            launch takes up to 64 batches of a generator, which need not end.
         *args, **kwargs : Data or array_like
-            The inputs, as in a call, those that choose rows left out; the same for all
+            The inputs, as in a call, without those that choose rows; the same for all
             calls.
         progress : bool or callable
             True shows a progress bar, for which tqdm must be installed; it begins
-            when everything has been compiled, after the first call. Something to
-            call is called in the master after each of its calls, with their number.
+            when everything has been compiled, after the first call. The master calls
+            a callable after each call, with the number of calls made so far.
         batch_s, num_slices, output_subset, timeout
             As in a call; the same for all calls.
 
         Returns
         -------
         numpy.ndarray or list of numpy.ndarray or None
-            As a call returns, with a first axis for the calls: shape (calls, ...). An
-            output whose shape changes from call to call is a list of arrays.
+            As in a call, each output with a first axis for the calls: shape
+            (calls, ...). An output whose shape differs between calls is a list.
 
         Raises
         ------
         StateError
             If not forked.
         TypeError, ValueError, IndexError
-            If an argument does not fit; no rank has been told anything then. (A
-            generator's batches are checked launch by launch.)
+            If an argument does not fit; then nothing was sent to any rank. (The
+            batches of a generator are checked launch by launch.)
         ImportError
             If a progress bar is asked for and tqdm is missing.
         WorkerDied
@@ -196,8 +195,8 @@ class Function:
 
         Notes
         -----
-        An error or an interrupt ends the run as it ends a call: updates stay of the
-        calls that all ranks have made.
+        An error or an interrupt ends the run. The updates of those calls stay that all
+        ranks have made.
 
         Examples
         --------
@@ -213,7 +212,7 @@ class Function:
         self._before()
         self._bound = None
         timeout = self._seconds(timeout, kwargs)
-        how = How(None, batch_s, num_slices, output_subset, None, timeout)
+        how = Options(None, batch_s, num_slices, output_subset, None, timeout)
         self.ran = RunTimes()
         if self._usual.arrangement.choosing:
             return self._run_choosing(batches, progress, args, kwargs, how)
@@ -228,17 +227,17 @@ class Function:
         made = FunctionRun(variant, values, how, call, self.ran)
         return made.make(batches, progress)
 
-    def _options(self, how: How) -> dict[str, Any]:
-        """Return the options of one call of a run, which returns a list."""
+    def _options(self, how: Options) -> dict[str, Any]:
+        """Return the keyword arguments of one call of a run, which returns a list."""
         subset = self._usual.all.of(how.output_subset).subset
         return {**how._asdict(), "output_subset": subset}
 
     def _run_choosing(
-        self, batches: Iterable, progress: Any, args: tuple, kwargs: dict, how: How
+        self, batches: Iterable, progress: Any, args: tuple, kwargs: dict, how: Options
     ) -> Any:
-        """Run calls whose arguments choose the rows: batches are these arguments.
+        """Run a function whose arguments choose its rows: batches are these arguments.
 
-        If they do not choose rows of one set, the calls are made one by one.
+        If they choose other rows of one input than of another, make calls one by one.
         """
         arrangement = self._usual.arrangement
         inputs = dict(enumerate(self._inputs))
@@ -265,11 +264,10 @@ class Function:
 
     @entry
     def as_theano(self, *args: Any, **kwargs: Any) -> Any:
-        """Run on rank 0 alone, on all rows: the plain function, for comparison.
+        """Run the plain function on rank 0 alone, on all rows, for comparison.
 
-        Its updates are made in the script's variables, all of them or, if it fails,
-        none; the other ranks get the new values when they need them, as of those that
-        the script sets.
+        It updates the script's variables: all of them or, if it fails, none. The other
+        ranks get the new values when they next need them, as after ``set_value``.
 
         Parameters
         ----------
@@ -302,13 +300,13 @@ class Function:
         graph: bool = False,
         **kwargs: Any,
     ) -> Explanation:
-        """Tell what a call does and, after calls, where its time goes.
+        """Explain what a call does and, after calls, where its time goes.
 
         Parameters
         ----------
         measure : bool
-            Run the plain function as well, some times, and compare. This changes
-            nothing, and takes a compilation.
+            Also time the plain function and compare. This compiles it, and changes no
+            variable.
         *args, batch, **kwargs
             With `measure`, the inputs and the batch, as in a call.
         graph : bool
@@ -349,16 +347,16 @@ class Function:
         Parameters
         ----------
         *args, **kwargs : array_like
-            A value for every input, broadcast ones too, as in a call. Broadcast inputs
-            may be left out, all of them.
+            A value for every input, as in a call. The broadcast inputs may be left
+            out, if all of them are.
         minibatch, force_cast, oversize
-            As for :func:`synk.data`: one value for all inputs, or a list of one for
-            each. Of broadcast inputs `minibatch` means nothing.
+            As for :func:`synk.data`: one value for all inputs, or a list with one for
+            each. For broadcast inputs `minibatch` has no effect.
 
         Returns
         -------
         Data or tuple of Data
-            One for each value; by itself if there is one only.
+            A tuple with one for each value, or the only one itself.
 
         Raises
         ------
@@ -374,18 +372,18 @@ class Function:
         return build(inputs, values, oversize=oversize, **options)
 
     def _before(self) -> None:
-        """Do what a subclass has to do before calls."""
+        """Do what a subclass adds before each call and run."""
 
     # -- which variant makes a call
 
     def _variant_for(
-        self, args: tuple, kwargs: dict[str, Any], how: How
-    ) -> tuple[Variant, list, How]:
-        """Return what makes a call, its arguments in order, and with which rows."""
+        self, args: tuple, kwargs: dict[str, Any], how: Options
+    ) -> tuple[Variant, list, Options]:
+        """Return a call's variant, arguments in its order, and `how` with its rows."""
         variant = self._by_parts(self._usual, how)
         given = bind(self, self._inputs, args, kwargs)
         arranged = variant.arrangement.arranged(given, how.batch)
-        if arranged is None:  # they do not choose the rows of one call
+        if arranged is None:  # the arguments do not choose the same rows of all inputs
             whole = self._variant(tuple(variant.spec.parts), may_cut=False)
             variant = self._by_parts(whole, how)
             arranged = variant.arrangement.arranged(given, how.batch)
@@ -398,10 +396,10 @@ class Function:
             variant.check_ranks()
         return variant, values, how._replace(batch=batch)
 
-    def _by_parts(self, variant: Variant, how: How) -> Variant:
-        """Return a variant that reads variables in parts where they were scattered."""
+    def _by_parts(self, variant: Variant, how: Options) -> Variant:
+        """Return a variant that takes sharded variables as rows; often `variant`."""
         while parts := variant.check_ranks():
-            if how.num_slices == 1 and SESSION.size == 1:  # one rank has it all
+            if how.num_slices == 1 and SESSION.size == 1:  # one rank has all the rows
                 break
             if how.batch_s is not None:
                 raise SplitError(
@@ -418,7 +416,11 @@ class Function:
         careful: bool = False,
         may_cut: bool = True,
     ) -> Variant:
-        """Return the function as it is with variables in parts, or unfilled groups."""
+        """Return the function placed anew, made at the first request.
+
+        `parts` are the variables to take as rows. `careful` is for rows that do not
+        fill the groups of a reshape. `may_cut`: the arguments may choose the rows.
+        """
         key = parts, careful, may_cut
         if key not in self._variants:
             self._variants[key] = made = Variant(self._make(*key), repr(self))
@@ -426,7 +428,7 @@ class Function:
         return self._variants[key]
 
     def _seconds(self, timeout: Any, kwargs: dict) -> float | None:
-        """Return the seconds of a call; to an input of the name they are its value."""
+        """Return the timeout; None if an input has that name, then `kwargs` gets it."""
         if timeout is None:
             return None
         if any(var.name == "timeout" for var in self._inputs):
@@ -435,7 +437,7 @@ class Function:
         return check_timeout(timeout)
 
     def _train_as(self, workers: int | None, are_nodes: bool = False) -> None:
-        """Have calls be steps of workers of a training rule, or of none."""
+        """Make calls steps of a training rule's workers; None ends that."""
         self._workers = workers, are_nodes
         for variant in self._variants.values():
             variant.train_as(workers, are_nodes)
@@ -476,18 +478,18 @@ class Function:
 
     @property
     def is_local(self) -> bool:
-        """Whether each rank computes by itself: made with `local=True`."""
+        """Whether the function was made with `local=True`: ranks combine nothing."""
         return self._spec.is_local
 
     @property
     def reduces(self) -> bool:
-        """Whether a call combines values of all ranks on its way."""
+        """Whether ranks reduce values during a call."""
         nodes = applys_between([], self._spec.graph)
         return any(isinstance(node.op, COLLECTIVES) for node in nodes)
 
     @property
     def has_rows(self) -> bool:
-        """Whether it has scattered inputs."""
+        """Whether the function has scattered inputs."""
         return bool(self._spec.inputs)
 
     def __repr__(self) -> str:

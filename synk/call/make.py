@@ -37,80 +37,80 @@ def function(
 ) -> Function:
     """Make a function that runs on every rank; like ``pytensor.function``.
 
-    Outputs and updates are those of the plain function for all rows: where a value of
-    all rows is needed, the ranks combine it on the way; see :doc:`reducing`.
-
-    Nothing is compiled yet: that happens at the first call, or in
+    Outputs and updates are those of the plain function for all rows: where the graph
+    needs a value of all rows, the ranks combine it during the call; see
+    :doc:`reducing`. The graph is compiled at the first call, or in
     :func:`synk.distribute`. Functions may be made at any time, before and after
     :func:`synk.fork`, and called while forked.
 
     Parameters
     ----------
     inputs : list of TensorVariable
-        Scattered: each rank gets a part of the rows (axis 0) of every one. Scalars have
-        no rows: every rank gets them. If there are no rows but slices of shared data
-        that the inputs choose, such as the number of a batch, each rank gets a part of
-        these: see :ref:`chosen-rows`.
+        Scattered inputs: each rank gets a part of the rows (axis 0) of every one.
+        Scalars have no rows: every rank gets them. If the inputs only choose rows of
+        shared data, such as the number of a batch, each rank gets a part of the chosen
+        rows: see :ref:`chosen-rows`.
     outputs : variable, (variable, op), or list or tuple of these, optional
         What a call returns. The op says how the ranks' values are combined:
         ``"avg"`` (weighted by the ranks' rows), ``"sum"``, ``"prod"``, ``"min"``,
         ``"max"``, ``"gather"`` (concatenated along axis 0, in the order of the rows) or
         None (rank 0's own value; with `num_slices` that of its last slice). Without an
-        op it is the one that is shown to give the serial result: "avg" for a mean over
-        the rows, "sum" for a sum, "gather" for a value for each row, and so on. Where
-        there is none, values of all rows are combined in between. An output whose op
-        is named is left as it is written.
+        op, synk uses the one that it proves to give the serial result: "avg" for a mean
+        over the rows, "sum" for a sum, "gather" for a value for each row, and so on. If
+        no op does, ranks combine values within the graph. synk does not change the
+        graph of an output with an op.
     bcast_inputs : list of TensorVariable, optional
         Inputs that every rank gets as a whole. In calls they follow `inputs`.
     updates : dict, or list of (shared, new) or (shared, new, op), optional
         New values of shared variables, those of the serial run, stored by every rank:
-        so gradients are plain ones of ``pytensor.grad``. With an op the new value is
-        left as it is written, each rank's own, and the op says how the slices' values
-        are combined in calls with `num_slices`: as for outputs, None meaning that of
-        the last slice.
+        so gradients are plain ones of ``pytensor.grad``. With an op each rank stores
+        its own value, of the graph as written, and the op says how values of slices are
+        combined in calls with `num_slices`, as for outputs; None means the last
+        slice's value.
     givens : dict or list of pairs, optional
         Substitutions in the graph.
     sliceable_shareds : list of shared variables, optional
-        Variables of which calls can use some rows only; see `batch_s` there.
+        Variables of which a call can use some rows only, by its `batch_s`.
     mode : str or Mode, optional
-        As in PyTensor. Without one, and where PyTensor's settings are as they come, the
-        engine that is fastest: see :ref:`engines`.
+        As in PyTensor. Without one, and with PyTensor's default settings, synk chooses
+        the engine that is fastest: see :ref:`engines`.
     name : str, optional
         Shown in messages.
     strict : bool
-        Raise at once what would be a :class:`SplitError` at a call, or a
-        :class:`SplitWarning`, rows of other ranks without :func:`synk.ops.all_gather`,
-        and collectives of the user's that are not shown to give the serial value.
+        Raise already here a :class:`SplitError` that a call would raise, and instead of
+        a :class:`SplitWarning`; also for rows of other ranks that are read without
+        :func:`synk.ops.all_gather`, and for collectives of the user's that are not
+        proven to give the serial value.
     precision : {None, "float32", "tensorfloat32", "bfloat16", "float16"}
-        In what products of float32, and convolutions, are computed; all else stays
-        float32. In JAX mode; see :doc:`precision`. None leaves it to JAX's option
+        In JAX mode, the precision of products and convolutions of float32; all else
+        stays float32. See :doc:`precision`. None leaves it to JAX's option
         ``jax_default_matmul_precision``, which is float32 on ranks.
     pad : bool
-        In JAX mode, compute calls of fewer rows by code that was compiled for more of
-        them, up to twice as many, rather than compile it anew: see :ref:`padding`. The
-        results are the same but for the order of sums. Where that cannot be shown
-        nothing is padded, and :meth:`Function.explain` says why.
+        In JAX mode, make calls of n rows by code that was compiled for up to 2 n, and
+        do not compile anew: see :ref:`padding`. The results are the same but for the
+        order of sums. If synk cannot prove that, it pads nothing, and
+        :meth:`Function.explain` says why.
     local : bool
-        Combine nothing on the way: every rank runs the graph on its own rows, and its
-        updates are its own. An output that has neither a name nor an op that is shown
-        is averaged, with a :class:`SplitWarning`.
+        Combine nothing during a call: every rank runs the graph on its own rows, and
+        stores its own updates. An output without an op, for which none is proven, is
+        averaged, with a :class:`SplitWarning`.
     statistics : {"exact", "local"}
-        With "local", what is computed from the rows and meets them again, as the means
-        of batch normalisation do, is of a rank's own rows, and no rank waits for it.
-        Outputs and updates are combined as they are otherwise: the parameters stay
-        alike on all ranks, their numbers are no longer the serial run's. See
-        :func:`synk.ops.local` for one value of several.
+        With "local", values that are computed from the rows and combined with them
+        again, such as the means of batch normalisation, are of each rank's own rows,
+        and ranks do not wait for each other. Outputs and updates are combined as
+        always: parameters stay equal on all ranks, but differ from the serial run's.
+        See :func:`synk.ops.local` to choose single values.
     bits : {None, "any"}
         With "any" all outputs and updates have the same bits on any number of ranks:
-        what would not goes in blocks all the same, by numba, at its cost. See
+        all is computed in blocks, by numba, even if that is slower. See
         :doc:`same_numbers`.
     streams : {"serial", "own"}
-        Where random numbers for rows are drawn from. With "serial" they are those that
-        the plain function draws, on any number of ranks: each rank passes over what is
-        drawn for the others' rows, which takes as long as to draw it where a draw takes
-        several numbers of the generator, as the normal's does. With "own" each rank has
-        a stream of its own, derived from the variable's, and draws for its rows alone.
-        What is not drawn for rows, all ranks draw alike in any case.
+        Where random numbers for rows are drawn from. With "serial" they are those of
+        the plain function, on any number of ranks: each rank skips the numbers of the
+        others' rows. It must draw these too if a draw takes several numbers of the
+        generator, as the normal's does. With "own" each rank draws for its rows alone,
+        from a stream of its own that is derived from the variable's. All ranks draw
+        alike what is not for rows, in any case.
     **pytensor_kwargs
         Further arguments of ``pytensor.function``.
 
@@ -121,7 +121,7 @@ def function(
     Raises
     ------
     TypeError, ValueError
-        If an argument is not what it should be.
+        If an argument is wrong.
     SplitError
         With `strict`; otherwise in calls on more than one rank. With `bits`, in the
         first call, if a value cannot have the same bits on any number of ranks.
@@ -144,7 +144,7 @@ def function(
         raise StateError(f"this is rank {SESSION.rank}, a worker: no functions here")
     check_precision(precision)
     if mode is not None or SESSION.state == "running":
-        # Otherwise the mode is settled when it is first used: ranks on GPUs have JAX's.
+        # Otherwise wait for the first use: with ranks on GPUs the mode is JAX's.
         check_engine(precision, engine_for(mode))
     written = FunctionArguments(
         inputs=as_now(inputs),

@@ -1,19 +1,21 @@
-"""Calls on other nodes: each gets its own ranks' rows, and returns what these make.
+"""Calls on other nodes: the inputs that node 0 sends them, and the outputs they return.
 
-A command that computes names arrays, and which of their rows each call has. An input
-goes to other nodes in one of these ways:
+The message of a call names arrays, and the rows of each call. Another node gets the
+rows of an input in one of these ways:
 
-* Of `Data` that nobody can write to, nodes may have a copy of all rows (`NodeCache`).
-  They take rows from it as node 0 does. Of row numbers each gets its own ranks'.
-* If they have not, they have, or get now, their rows of slices; and keep them.
-* Other rows are sent: those of the node's ranks, of one call after the other.
+* Of `Data` that nobody can write to, the node may have a copy of all rows
+  (`NodeCache`), and takes rows from it as node 0 does. If rows are selected by numbers,
+  node 0 sends it the numbers of its own ranks' rows.
+* Of slices of such `Data`, node 0 sends the rows of the node's ranks, once; the node
+  keeps them.
+* Other rows of the node's ranks are sent with each command, call after call.
 
-What has come is where row i of a call's batch is row ``i - offset``, with an offset for
-each call: so staged rows lie for the ranks of one machine, and here as well.
+In arrays that were sent, row i of a call's batch is row ``i - offset``, with an offset
+for each call, as in rows that the master has staged for the ranks of its own machine.
 
-Of outputs that are many a node sends what its own ranks give together: as much as one
-rank's, and not as its ranks'. Few are sent as the ranks have them, so that they are
-combined in the order of ranks, as on one machine.
+If an output is large, a node combines the values of its own ranks and sends the result.
+Small outputs are sent as the ranks have them, and combined in the order of ranks, as on
+one machine.
 """
 
 from __future__ import annotations
@@ -39,22 +41,22 @@ from .run_worker import worker_run
 
 
 class InParts(NamedTuple):
-    """An input of which nodes have some rows, as all are told of it."""
+    """The `InputSource`, in a message to nodes, of an input that they have in part."""
 
     sent: Any
-    """Rows that come with this command and are not kept."""
+    """The rows that come with this command and are not kept."""
     copy: int | None
-    """By which number a node has the rows of slices that it keeps."""
+    """The number of the node's copy of slices, if it keeps some."""
     state: int | None
-    """Of these; see `InputSource`."""
+    """The state of the kept rows; see `InputSource`."""
     span: tuple[int, int] | None
     """The rows of a minibatch, in place of those that the call selects."""
 
 
 class SentNumbers(NamedTuple):
-    """In place of a call's row numbers: those of a node's ranks, call after call.
+    """The selection, in a message to nodes, of calls that select by row numbers.
 
-    None are sent to a node that has no need of them.
+    `sent` has the numbers of a node's ranks, call after call; None if not needed.
     """
 
     sent: Any
@@ -64,42 +66,42 @@ class SentNumbers(NamedTuple):
 
 
 def encode_call(args: tuple, encoder: Encoder) -> tuple:
-    """Return a call as all nodes are told of it."""
+    """Return the message of a call for all nodes."""
     ((what, rows, *others),) = args
     (rows,) = _encoded([rows], what, encoder)
     return ((what, rows, *others),)
 
 
 def encode_run(args: tuple, encoder: Encoder) -> tuple:
-    """Return many calls as all nodes are told of them."""
+    """Return the message of a run for all nodes."""
     (what, calls, *others), progress = args
     return (what, _encoded(calls, what, encoder), *others), progress
 
 
-def _encoded(told: Sequence[tuple], what: tuple, encoder: Encoder) -> list[tuple]:
-    """Return calls, which have the same sources, as all nodes are told of them."""
+def _encoded(rows: Sequence[tuple], what: tuple, encoder: Encoder) -> list[tuple]:
+    """Return the `CallRows` of calls with the same sources, for all nodes."""
     number, subset, kind, *_ = what
-    calls = [CallRows(*call) for call in told]
+    calls = [CallRows(*call) for call in rows]
     parts = encoder.context.size
     bounds: list[Any] = [
         Cuts(call.total, parts, _block_of(call.bounds, what)) for call in calls
     ]
     programs = encoder.context.functions[number]
     if calls[0].sources and not programs.cut(kind, subset).inputs_read:
-        calls = _CallEncoder(encoder, calls, what).encoded()  # ranks read their own
+        calls = _CallEncoder(encoder, calls, what).encoded()
     pairs = zip(calls, bounds, strict=True)
     return [tuple(call._replace(bounds=cut)) for call, cut in pairs]
 
 
 def _block_of(bounds: list[int], what: tuple) -> int:
-    """Return by how many rows a call is cut between ranks."""
+    """Return the rows of a block if ranks' bounds are at blocks, otherwise 1."""
     block = what[-1] or 1
     is_at_blocks = bounds == cuts(bounds[-1], len(bounds) - 1, block)
     return block if is_at_blocks else 1
 
 
 class _CallEncoder:
-    """The rows of calls on their way to other nodes."""
+    """Encodes the rows of calls whose ranks read only their own rows."""
 
     def __init__(
         self, encoder: Encoder, calls: Sequence[CallRows], what: tuple
@@ -110,7 +112,7 @@ class _CallEncoder:
         self._totals = [(call.total, _block_of(call.bounds, what)) for call in calls]
 
     def encoded(self) -> list[CallRows]:
-        """Return the calls with sources and row numbers as all nodes are told."""
+        """Return the calls with sources and selections for all nodes."""
         sources = [
             self._input(InputSource(*source)) for source in self._calls[0].sources
         ]
@@ -126,7 +128,7 @@ class _CallEncoder:
         return calls
 
     def _numbers(self, numbered: list[int]) -> SentNumbers:
-        """Have each node get the row numbers of its ranks, of some calls."""
+        """Send each node the row numbers of its ranks, for the calls `numbered`."""
         totals = tuple(self._totals[k] for k in numbered)
 
         def of_node(here: Here) -> list[np.ndarray]:
@@ -137,11 +139,11 @@ class _CallEncoder:
         return SentNumbers(self._encoder.send(kind, of_node))
 
     def _input(self, source: InputSource) -> Any:
-        """Return a source as all nodes are told of it."""
+        """Return a source for all nodes; send and keep its rows as needed."""
         encoder, window = self._encoder, source.array
         array = encoder.context.array(window)
         chosen, span = self._chosen, None
-        if source.is_batch:  # in a single call alone
+        if source.is_batch:  # never in a run
             span = -source.offset, self._totals[0][0] - source.offset
             chosen = [slice(*span)]
         state, copy = state_of(window) if isinstance(window, tuple) else None, None
@@ -164,7 +166,7 @@ class _CallEncoder:
     def _keep_slices(
         self, window: Window, state: int, array: np.ndarray, chosen: Sequence[Selection]
     ) -> int | None:
-        """Have nodes keep their rows of slices; return the number of the copy."""
+        """Send nodes their rows of slices to keep; return the number of the copy."""
         encoder, width = self._encoder, array[:1].nbytes
         spans: dict[Span, int] = {}
         for rows, (_, block) in zip(chosen, self._totals, strict=True):
@@ -184,7 +186,10 @@ class _CallEncoder:
     def _send(
         self, array: np.ndarray, chosen: Sequence[Selection], data: Any
     ) -> tuple[Sent | None] | None:
-        """Have nodes get rows that they do not keep; None if they are to get all."""
+        """Send rows that nodes do not keep; return None if all rows should be sent.
+
+        The tuple returned has what `send` gave, or None if nothing was left to send.
+        """
         cache, left, totals = self._encoder.cache, [], []
         seen: set[Span] = set()
         for rows, total in zip(chosen, self._totals, strict=True):
@@ -197,7 +202,7 @@ class _CallEncoder:
             totals.append(total)
         if not left:
             return (None,)
-        # Calls may have the same rows, as of several epochs: then all rows may be less.
+        # Several epochs select the same rows: all rows at once may be fewer.
         if self._encoder.most_rows(totals) > len(array):
             return None
         return (self._send_rows(array, left, tuple(totals)),)
@@ -221,14 +226,14 @@ class _CallEncoder:
 
 
 def decode_call(args: tuple, here: Here, copies: Mapping[int, Copy]) -> tuple:
-    """Return a call as the ranks of this node are told of it."""
+    """Return the message of a call for the ranks of this node."""
     ((what, rows, *others),) = args
     (rows,) = _decoded([rows], here, copies, what)
     return ((what, rows, *others),)
 
 
 def decode_run(args: tuple, here: Here, copies: Mapping[int, Copy]) -> tuple:
-    """Return many calls as the ranks of this node are told of them."""
+    """Return the message of a run for the ranks of this node."""
     (what, calls, *others), progress = args
     return (what, _decoded(calls, here, copies, what), *others), progress
 
@@ -236,7 +241,7 @@ def decode_run(args: tuple, here: Here, copies: Mapping[int, Copy]) -> tuple:
 def _decoded(
     calls: Sequence[tuple], here: Here, copies: Mapping[int, Copy], what: tuple
 ) -> list[tuple]:
-    """Return calls with the rows that this node has for each."""
+    """Return the `CallRows` of calls, with windows of this node's memory."""
     sources = calls[0][2]
     inputs = [
         _ArrivedInput(each, copies) if type(each) is InParts else None
@@ -265,11 +270,11 @@ def _decoded(
 
 
 class _ArrivedInput:
-    """An input of which this node has some rows, from call to call."""
+    """An input of which this node has parts; goes through the calls in order."""
 
-    def __init__(self, told: InParts, copies: Mapping[int, Copy]) -> None:
-        self._told = told
-        copy = None if told.copy is None else copies.get(told.copy)
+    def __init__(self, parts: InParts, copies: Mapping[int, Copy]) -> None:
+        self._parts = parts
+        copy = None if parts.copy is None else copies.get(parts.copy)
         self._window = None if copy is None else copy.window
         self._starts = {} if copy is None else copy.starts
         self._seen: dict[Span, int] = {}
@@ -278,26 +283,26 @@ class _ArrivedInput:
     def source(
         self, chosen: tuple[int, int] | None, start: int, stop: int, block: int
     ) -> tuple:
-        """Return where the rows of the next call lie.
+        """Return the `InputSource` of the next call, as a tuple.
 
-        It selects the chosen slice, if it is one, and is cut between ranks by blocks.
-        From `start` to `stop` are the rows of the batch that are this node's.
+        `chosen` is the slice that the call selects, None if it selects by row numbers.
+        This node has rows `start` to `stop` of the batch.
         """
-        told = self._told
-        chosen = chosen if told.span is None else told.span
+        parts = self._parts
+        chosen = chosen if parts.span is None else parts.span
         span: Span | None = None if chosen is None else (*chosen, block)
         if span in self._starts:
             first = start - self._starts[span]
-            # A number of rows is one of this copy: there may be another later.
-            state = None if told.state is None else (told.state, told.copy)
+            # With the copy's number, as a later copy may have other slices.
+            state = None if parts.state is None else (parts.state, parts.copy)
             return tuple(InputSource(self._window, first, True, state))
         if span in self._seen:
-            return tuple(InputSource(told.sent, start - self._seen[span], True))
+            return tuple(InputSource(parts.sent, start - self._seen[span], True))
         if span is not None:
             self._seen[span] = self._next
         first = start - self._next
         self._next += stop - start
-        return tuple(InputSource(told.sent, first, True))
+        return tuple(InputSource(parts.sent, first, True))
 
 
 # -- outputs
@@ -306,10 +311,10 @@ class _ArrivedInput:
 def combined_here(
     context: RankContext, args: tuple, replies: list[tuple | None]
 ) -> list[tuple | None]:
-    """Return the replies of `worker_call` on this node as they are sent to node 0."""
+    """Return the replies to `worker_call` for node 0, with large outputs combined."""
     present = [reply for reply in replies if reply is not None]
     weights = [rows for _, rows in present]
-    if len(present) < 2 or not sum(weights):  # without any rows all ranks count alike
+    if len(present) < 2 or not sum(weights):  # no rows: each rank must count by itself
         return replies
     number, subset, *_ = args[0][0]
     ops = context.functions[number].spec.wire_ops
@@ -317,10 +322,10 @@ def combined_here(
     for i in subset:
         op = ops[i]
         if op is None or op == "gather" or i not in present[0][0]:
-            continue  # what goes in a tree has no value of each rank
+            continue  # outputs in trees are not in the replies by their position
         values = [context.array(outputs[i]) for outputs, _ in present]
         first = values[0]
-        are_alike = all(v.shape == first.shape for v in values)  # or node 0 says so
+        are_alike = all(v.shape == first.shape for v in values)  # if not, node 0 raises
         if are_alike and not goes_by_rank(op, first.dtype, first.nbytes):
             made[i] = np.asarray(combine(op, values, weights))
     if not made:

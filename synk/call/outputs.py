@@ -1,9 +1,9 @@
-"""The outputs of a call: which are wanted, and the ranks' values made into one.
+"""The outputs of a call: which are wanted, and how the ranks' values are combined.
 
-What a rank replies is a tuple: its outputs, and of how many rows they are. The master's
-own outputs are a list, in the order of the subset. Those of another rank are a dict of
-windows by their position in the function, and only those that the master needs; what
-goes in a tree is there by a key of its own.
+A rank's reply is (outputs, number of its rows), or None without rows. The master's own
+outputs are a list, in the order of the subset. A worker's are a dict of windows, only
+those that the master needs, by position in the function; of outputs that are combined
+in a tree the subtrees, by `TreeOutput.key`.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from ..errors import ShapeMismatch
 from ..programs.programs import Subset
 from ..ranks.context import RankContext
 from ..reduce_ops import OutputOp, ReduceOp, combine
-from ..reduce_tree import TreeOutput, settled
+from ..reduce_tree import TreeOutput, merge_trees
 
 IN_FIRST = None
-"""Stands for an output that is in that of the first rank of its node: both together."""
+"""Stands for a rank's output that its node has combined with its first rank's."""
 
 
 class Wanted:
-    """The outputs that a call returns: as "one", as a "list" or "none" at all.
+    """The outputs that a call returns, and how: `returns` is "one", "list" or "none".
 
-    The order holds positions among the function's outputs, as they were asked for.
-    Ascending, and each once, they are the subset: what is to be computed.
+    `order` has positions among the function's outputs, as the caller asked for them.
+    The `subset` to compute has each of these once, ascending.
     """
 
     def __init__(self, returns: str, order: Sequence[int]) -> None:
@@ -38,7 +38,7 @@ class Wanted:
         self._places = [self.subset.index(i) for i in order]
 
     def of(self, output_subset: Sequence[int] | None) -> Wanted:
-        """Return what a call with `output_subset` returns, of all these outputs."""
+        """Return the `Wanted` for an `output_subset`, of one for all outputs."""
         if output_subset is None:
             return self
         outputs = len(self.subset)
@@ -64,16 +64,16 @@ def combine_outputs(
     what: object,
     ops: Sequence[OutputOp] | None = None,
 ) -> list[np.ndarray]:
-    """Reduce the ranks' outputs, by the function's ops or others; idle ranks are None.
+    """Return the outputs of a call, combined by `ops`, by default the function's.
 
-    Messages speak of `what` was called.
+    `replies` are all ranks'. Errors name the function by `what`.
     """
     present = [reply for reply in replies if reply is not None]
     ops, results = ops or spec.wire_ops, []
     own, others = present[0][0], [outputs for outputs, _ in present[1:]]
-    whole: list[Any] = []  # where rank 0 has rows, as it has of what goes in a tree
+    whole: list[Any] = []  # rank 0's outputs, with trees merged; empty without rows
     if isinstance(own, list):
-        whole = settled(own, lambda key: [context.array(each[key]) for each in others])
+        whole = merge_trees(own, lambda key: [context.array(of[key]) for of in others])
     for position, i in enumerate(subset):
         op = ops[i]
         if whole and type(own[position]) is TreeOutput:
@@ -92,7 +92,7 @@ def combine_outputs(
             results.append(_reduced(spec, i, op, values, weights, what))
         elif isinstance(own, list) or not isinstance(values[0], np.ndarray):
             results.append(values[0])
-        else:  # which lies in another rank's memory
+        else:  # a view of another rank's memory
             results.append(values[0].copy())
     return results
 
@@ -119,5 +119,5 @@ def _reduced(
         return np.concatenate([np.atleast_1d(value) for value in values])
     result, dtype = combine(op, values, weights), values[0].dtype
     if dtype.kind in "iu" and op == "avg" and not spec.findings[i].named:
-        return np.rint(result).astype(dtype)  # for want of a proof, and with a warning
+        return np.rint(result).astype(dtype)  # "avg" without a proof: synk has warned
     return result

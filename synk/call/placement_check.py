@@ -1,9 +1,8 @@
-"""The shared variables of a function, as the ranks hold them when it is called.
+"""How the ranks hold the shared variables of a function, before and after a call.
 
-A function takes what it reads as replicated: that is how its reductions were
-placed. So a call first gives the ranks what the script has set, and is refused if they
-hold a variable in another way. Afterwards it tells the ledger what it has made of the
-variables that it updates.
+The reductions of a function were placed for replicated variables. So before a call the
+master brings the ranks the values that the script has set, and raises if a variable is
+not replicated. After the call it enters the updated variables into the ledger.
 """
 
 from __future__ import annotations
@@ -38,33 +37,34 @@ Result = TypeVar("Result")
 
 
 class PlacementCheck:
-    """How ranks hold the variables of one function, before its calls and after them."""
+    """Checks, before and after calls, how ranks hold one function's variables."""
 
     def __init__(self, spec: FunctionSpec) -> None:
         self._spec = spec
         self._what = spec.label
         self._made_for: Callable[[], Pool | None] = no_pool
-        # Those of the ledger for which `_parts` and `_is_replicated` were found.
+        # The ledger's versions at which `_parts` and `_is_replicated` were found.
         self._version = self._version_known = -1
         self._is_replicated = False
         self._parts: tuple[SharedVariable, ...] = ()
-        # Of the variables, in the ledger of the present session.
+        # The variables' entries in the present session's ledger.
         self._entries: dict[SharedVariable, LedgerEntry] = {}
         self.entries: list[LedgerEntry] = []
         self._streams: list[LedgerEntry] = []
-        # What the last call has made, on so many rows of each rank.
+        # How ranks hold the updated variables since the last call, and its ranks' rows.
         self._made: list[tuple[LedgerEntry, Holding]] | None = None
         self._rows: tuple[int, ...] | None = None
         self._has_complained = False
-        # Of a training rule, if the ranks are meant to hold values of their own, and
-        # whether those of a machine have the same.
+        # The number of a training rule's workers, if calls are their steps; and whether
+        # all ranks of a machine are one worker.
         self.workers: int | None = None
         self.are_nodes = False
 
     def train_as(self, workers: int | None, are_nodes: bool = False) -> None:
-        """Have calls be steps of workers of a training rule, or of none.
+        """Make calls steps of a training rule's workers; None ends that.
 
-        They go by a number. With `are_nodes` the ranks of a machine are one worker.
+        `workers` is their number in `RankContext.workers`. With `are_nodes` the ranks
+        of a machine are one worker.
         """
         self.workers, self.are_nodes = workers, are_nodes
         self._version = -1
@@ -76,7 +76,7 @@ class PlacementCheck:
 
     @property
     def is_replicated(self) -> bool:
-        """Whether all variables are, so that the master has all that a call reads."""
+        """Whether all variables are replicated, so that the master has all values."""
         self._follow()
         if self._version_known != SESSION.ledger.version:
             self._is_replicated = all(
@@ -87,22 +87,22 @@ class PlacementCheck:
         return self._is_replicated
 
     def check(self) -> tuple[SharedVariable, ...]:
-        """Give ranks what the script has set; raise if they hold what does not fit.
+        """Bring ranks the values that the script has set; raise if others do not fit.
 
-        Return what was scattered, and is read as if it were equal on all ranks.
+        Return the sharded variables that the function reads as replicated.
         """
         self._follow()
         if changed := set_by_script(self.entries):
             master_bring([v for v, entry in self._entries.items() if entry in changed])
         ledger = SESSION.ledger
         if ledger.version != self._version:
-            self._parts = self._examine()
+            self._parts = self._scattered_reads()
             self._made = None
             self._version = ledger.version
         return self._parts
 
     def _follow(self) -> None:
-        """Find the variables in the present session's ledger."""
+        """Look up the variables in the ledger, if the session is a new one."""
         if SESSION.is_of(self._made_for):
             return
         self.entries = SESSION.ledger.entries(self.variables)
@@ -110,11 +110,11 @@ class PlacementCheck:
         known = self._entries.items()
         self._streams = [entry for var, entry in known if is_stream(var)]
         self._version = self._version_known = -1
-        # Last: after an interrupt in between, all of it is found again.
+        # Last: after an interrupt before this line, the next call looks them up again.
         self._made_for = weakref.ref(SESSION.pool)
 
     def check_parts(self, bounds: Sequence[int]) -> None:
-        """Raise unless the inputs' rows are cut as the parts of variables are."""
+        """Raise unless rows of inputs, cut at `bounds`, fit the sharded variables."""
         parts = self._spec.parts
         rows = [self._entries[var].holding.rows for var in parts]
         names = [str(var) for var in parts]
@@ -130,9 +130,10 @@ class PlacementCheck:
                 )
 
     def note(self, rows: tuple[int, ...], batch_s: list | None = None) -> None:
-        """Tell the ledger what a call has made, on so many rows of each rank.
+        """Enter the variables that a call has updated into the ledger.
 
-        In `batch_s` is which rows of sliceable variables each rank has used.
+        `rows` has the rows of each rank, `batch_s` the rows of sliceable variables that
+        each rank has used.
         """
         ledger = SESSION.ledger
         made = self._made
@@ -143,18 +144,18 @@ class PlacementCheck:
             if entry.holding is not holding:
                 ledger.note_entry(entry, holding)
             else:
-                entry.known = entry.storage[0]  # `mark_known`, for every call
+                entry.known = entry.storage[0]  # like `mark_known`, but faster
         self._see_read()
-        if ledger.version != self._version and not self._others():
+        if ledger.version != self._version and not self._not_replicated():
             self._parts, self._version = (), ledger.version
 
     def launch(
         self, streams: Sequence[CommonStream], calls: Sequence[Sequence[int]] = ((),)
     ) -> Launch:
-        """Return a launch of all calls, or of none, to be made in a ``with`` block.
+        """Return a launch, to be made in a ``with`` block, which is undone if it fails.
 
-        The calls of a run are given as the bounds of the ranks' rows. Those stay that
-        all ranks have made.
+        `calls` has the bounds of the ranks' rows in each call of a run; of these calls
+        those stay that all ranks have made.
         """
         return Launch(streams, len(calls), partial(self._failed, calls))
 
@@ -174,22 +175,22 @@ class PlacementCheck:
             self._see_read()
 
     def _see_read(self) -> None:
-        """Take note of what a launch does to variables that it does not update."""
-        for entry in self._streams:  # which are led on
+        """Note changes of variables without updates: streams, and converted arrays."""
+        for entry in self._streams:
             entry.mark_known()
         mark_converted(self.entries)
 
     def in_master(self, run: Callable[[Transaction], Result]) -> Result:
-        """Run the function in the master alone; what fails in it is undone.
+        """Return ``run(transaction)``, made in the master alone, undone if it fails.
 
-        What is run begins a call of the transaction, and stores by that what it
-        updates. Raise SplitError if the master has a part only of what it reads.
+        `run` begins a call of the transaction, and stores its updates by it. Raise
+        SplitError if a variable is sharded, so that the master has only a part.
         """
         transaction, unset = Transaction(), self._unset_in_master()
 
         def undo() -> None:
             transaction.undo_to(0, 0)
-            for entry in unset:  # an engine may have converted it
+            for entry in unset:  # an engine may have converted the value
                 entry.mark_known()
 
         transaction.begin(0)
@@ -208,16 +209,16 @@ class PlacementCheck:
 
     @cached_property
     def _updated(self) -> set[int]:
-        """The ids of storages that are updated, by whatever variable of them."""
+        """The ids of the updated storages; several variables may share one."""
         return {id(var.container.storage) for var, _ in self._spec.updates}
 
     def _unset_in_master(self) -> list[LedgerEntry]:
-        """Return what of the variables the ranks know; raise if the master does not."""
+        """Return the entries not set since the ranks got them; raise as `in_master`."""
         if SESSION.state != "running":
             return []
         if not self.is_replicated:
             ledger = SESSION.ledger
-            for var in self._taken if SESSION.size > 1 else ():
+            for var in self._needed if SESSION.size > 1 else ():
                 if ledger.of(var).kind == "sharded":
                     raise SplitError(
                         f"{self._what}, run in the master alone, takes all of {var},"
@@ -227,7 +228,7 @@ class PlacementCheck:
         return [entry for entry in self.entries if not entry.is_set]
 
     def facts(self) -> list[Held]:
-        """Return how the variables are held, for an explanation."""
+        """Return how the ranks hold the variables, for an explanation."""
         if SESSION.state != "running" or SESSION.size == 1:
             return []
         by_state: dict[str, list[SharedVariable]] = {}
@@ -242,16 +243,16 @@ class PlacementCheck:
             found.append(Held(list(map(str, some)), state, times, nbytes))
         return found
 
-    def changes_itself(self, calls: Sequence[Sequence[int]]) -> bool:
-        """Tell whether calls change how something is held that they read themselves.
+    def changes_what_it_reads(self, calls: Sequence[Sequence[int]]) -> bool:
+        """Return whether a call makes a variable that the function reads, say, sharded.
 
-        Then the next one is another than that before, or is refused.
+        Then the next call needs another variant, or is refused.
         """
         spec = self._spec
-        makes_others = spec.own_updates or spec.row_updates or self._others()
+        makes_others = spec.own_updates or spec.row_updates or self._not_replicated()
         if spec.is_local or self.are_nodes or not makes_others:
             return False
-        taken = {*self._taken, *spec.parts}
+        taken = {*self._needed, *spec.parts}
         read = {entry for var, entry in self._entries.items() if var in taken}
         for rows in {tuple(part_lengths(bounds)) for bounds in calls}:
             for entry, after in self._holdings(rows, None):
@@ -262,10 +263,11 @@ class PlacementCheck:
 
     # -- before a call
 
-    def _others(self) -> list[tuple[SharedVariable, Holding]]:
-        """Return the variables that are not equal on all ranks.
+    def _not_replicated(self) -> list[tuple[SharedVariable, Holding]]:
+        """Return the variables that are not replicated, and how ranks hold them.
 
-        On one rank a part is all there is, and still it is rows, which slices divide.
+        A single rank's own value is as good as a replicated one; but a sharded variable
+        has rows, which slices divide.
         """
         fine = ["replicated"]
         if SESSION.size == 1:
@@ -276,15 +278,15 @@ class PlacementCheck:
             if entry.holding.kind not in fine and not is_stream(var)
         ]
 
-    def _examine(self) -> tuple[SharedVariable, ...]:
-        others = self._others()
+    def _scattered_reads(self) -> tuple[SharedVariable, ...]:
+        others = self._not_replicated()
         if not others or self.are_nodes:
             return ()
         if self._spec.is_local:
             if self.workers is None:
                 self._complain(others)
             return ()
-        taken = [(var, holding) for var, holding in others if var in self._taken]
+        taken = [(var, holding) for var, holding in others if var in self._needed]
         for var, holding in taken:
             if holding.kind != "sharded" or holding.rows is None:
                 raise SplitError(
@@ -294,10 +296,10 @@ class PlacementCheck:
         return tuple([var for var, _ in taken])
 
     @cached_property
-    def _taken(self) -> set[SharedVariable]:
-        """The variables that are taken as replicated.
+    def _needed(self) -> set[SharedVariable]:
+        """The variables that must be replicated.
 
-        What stands under an op that the user has named is left as it is written.
+        Outputs and updates with an op named by the user may read a rank's own values.
         """
         spec = self._spec
         outputs = set(range(len(spec.plain_outputs))) - set(spec.left_outputs)
@@ -306,7 +308,7 @@ class PlacementCheck:
         return _read([*(spec.plain_outputs[i] for i in outputs), *news])
 
     def _complain(self, others: list[tuple[SharedVariable, Holding]]) -> None:
-        """Say of a local function what its outputs' ops rest on, which is not so."""
+        """Warn if an output's op, of a local function, was proven for equal values."""
         spec = self._spec
         if self._has_complained:
             return
@@ -331,14 +333,14 @@ class PlacementCheck:
     def _holdings(
         self, rows: tuple[int, ...], batch_s: list | None
     ) -> list[tuple[LedgerEntry, Holding]]:
-        """Return what the ranks hold of the updated variables."""
+        """Return how the ranks hold the updated variables after a call."""
         spec, made = self._spec, []
         own = set(spec.own_updates)
         since = f"{self._what} has updated it"
         of_rows = rows if spec.row_inputs else None
         replicated = Holding("replicated", since)
         whole = Holding("replicated", since, None, True)
-        others = dict(self._others())
+        others = dict(self._not_replicated())
         for i, (var, new) in enumerate(spec.updates):
             if is_stream(var):
                 continue
@@ -362,7 +364,7 @@ class PlacementCheck:
         rows: tuple[int, ...] | None,
         batch_s: list | None,
     ) -> Holding:
-        """Return how a sliceable variable is held of which each rank keeps its rows."""
+        """Return how ranks hold a variable whose new rows stay on each rank."""
         if self._spec.inputs:
             return Holding("sharded", since, rows)
         if before.kind == "replicated":
@@ -376,7 +378,7 @@ class PlacementCheck:
     def _inherited(
         self, new: Variable, others: dict[SharedVariable, Holding], since: str
     ) -> Holding | None:
-        """Return what is computed, without rows, from what is a rank's own."""
+        """Return how ranks hold an update made from `others`; None if it reads none."""
         read = [others[var] for var in _read([new]) if var in others]
         if not read:
             return None
@@ -413,9 +415,9 @@ def _line(since: str, new: Variable) -> str:
 
 
 def _read(graph: Iterable[Variable]) -> set[SharedVariable]:
-    """Return the shared variables that a graph reads, but for those under an op.
+    """Return the shared variables that a graph reads, but not below a collective.
 
-    What the ranks have reduced is equal on all; what is marked as local is meant so.
+    A reduced value is equal on all ranks. Nor below `Local`, which allows own values.
     """
 
     def inputs_of(var: Variable) -> list[Variable] | None:

@@ -1,8 +1,8 @@
-"""The plans of one function, and the function as the engine of each computes it.
+"""The plans of one function, and its replicas for the engine of each plan.
 
-A plan is made when a function is first called on about so many rows (`choice.plan`),
-and stays. An engine has replicas of its own of the function on the ranks; what they
-hold of its variables is the same for all.
+The first call on a number of rows makes a plan (`choice.plan`) for all calls of that
+*scale*: on about as many rows (`records.scale_of`). Each engine has its own replicas of
+the function on the ranks; all of them share the ranks' values of the variables.
 """
 
 from __future__ import annotations
@@ -53,26 +53,28 @@ from ..variables.data import Data
 from .arguments import CallRows, CallValues
 
 MANY_LENGTHS = 10
-"""Numbers of rows for each of which JAX compiles, at which a word is said."""
+"""A warning comes when JAX has compiled a function for this many numbers of rows."""
 
 
 class Planned(NamedTuple):
-    """A plan, and the function as its engine computes it."""
+    """A plan, and the function's replicas for the plan's engine."""
 
     plan: Plan
     replicas: Replicas
 
-    def is_alike(self, other: Planned) -> bool:
-        """Tell whether calls by another plan are made in the same way."""
+    def can_share_launch(self, other: Planned) -> bool:
+        """Return whether calls by `other` are made alike: engine, ranks and block."""
         mine, theirs = self.plan, other.plan
         how = mine.engine, mine.is_alone, mine.block
         return how == (theirs.engine, theirs.is_alone, theirs.block)
 
-    def way(self, subset: Subset, num_slices: int = 1) -> tuple[int, CallKind]:
-        """Return the rows of a block, and what a rank that has rows runs.
+    def block_and_kind(
+        self, subset: Subset, num_slices: int = 1
+    ) -> tuple[int, CallKind]:
+        """Return the rows of a block, or 0, and what a rank with rows runs.
 
-        Blocks are slices themselves: a call in blocks has no others. One rank computes
-        the stages then that several do, as it is to come to the same bits.
+        A call in blocks has no slices: blocks serve for these. In blocks a single rank
+        runs the stages of several ranks, too, so that the bits are the same.
         """
         block = self.replicas.local().block(subset, self.plan.block)
         if num_slices > 1 and not block:
@@ -80,7 +82,7 @@ class Planned(NamedTuple):
         return block, "uncut" if SESSION.size == 1 and not block else "step"
 
     def cut(self, rows: CallRows) -> CallRows:
-        """Return rows cut between the ranks at blocks, where the plan has them."""
+        """Return `rows` with the bounds between ranks at multiples of the block."""
         if not rows.total:
             return rows
         bounds = cuts(rows.total, len(rows.bounds) - 1, self.plan.block or 1)
@@ -88,14 +90,14 @@ class Planned(NamedTuple):
 
 
 class Plans:
-    """What makes the calls of one function."""
+    """The plans of one function, by scale of rows; a plan stays for the session."""
 
     def __init__(self, spec: FunctionSpec) -> None:
         self._spec = spec
-        self._as_made = Replicas(spec)  # in the mode of the script or PyTensor
-        # What has made the last call, or is to make the first one.
+        self._as_made = Replicas(spec)  # in the mode of the script, or PyTensor's
+        # The plan of the last call, or of `settle`; before these, `Plan()`.
         self.last = Planned(Plan(), self._as_made)
-        self.measured: list[PlanTimes] = []  # by `synk.tune`
+        self.measured: list[PlanTimes] = []  # the last table of `synk.tune`
         self._by_engine: dict[str, Replicas] = {}
         self._by_scale: dict[int, Planned] = {}
         self._inputs_kept: dict[tuple, tuple[int, ...]] = {}
@@ -108,10 +110,10 @@ class Plans:
 
     # -- for a call
 
-    def of(self, rows: int, arrays: Sequence[Any]) -> Planned:
-        """Return what is to make a call of so many rows of all ranks.
+    def plan_for(self, rows: int, arrays: Sequence[Any]) -> Planned:
+        """Return the plan for a call of `rows` rows, all ranks' together.
 
-        The arrays are what rows are taken from, and the broadcast inputs.
+        `arrays` are the scattered inputs' whole arrays, then the broadcast inputs.
         """
         if not SESSION.is_of(self._made_for):
             self._by_scale, self._made_for = {}, weakref.ref(SESSION.pool)
@@ -128,7 +130,7 @@ class Plans:
         return planned
 
     def _note_length(self, rows: int, planned: Planned) -> None:
-        """Warn, once, where JAX compiles for many numbers of rows."""
+        """Warn, once, if JAX has compiled for `MANY_LENGTHS` numbers of rows."""
         engine = planned.replicas.local().engine
         if not engine.PER_SHAPE or self._spec.pad:
             return
@@ -143,20 +145,19 @@ class Plans:
             warnings.warn(text, UserWarning, stacklevel=callers_level())
 
     def forbid_alone(self) -> None:
-        """Have all ranks make all calls from now on."""
+        """From now on, choose no plan by which rank 0 makes calls alone."""
         if self._can_be_alone:
             self._can_be_alone = False
             self._by_scale.clear()
 
     def gives_up(self, planned: Planned, error: Exception) -> bool:
-        """Tell whether another engine is to make a call that one could not.
+        """Return whether to try another engine, as this one cannot compile the graph.
 
-        That is so if it does not know some Op, or cannot compile it. Other errors are
-        the call's own.
+        If so, later plans leave this engine out. Other errors are the call's own.
         """
         engine, engines = planned.plan.engine, self._engines()
         if engine not in engines or self.are_proven(planned):
-            return False  # it is named, or can compute the graph
+            return False  # the script named the engine, or the engine has made calls
         is_last = engines == (engine,) and engine == engine_of(None)
         if is_last or not is_of_engine(error):
             return False
@@ -165,17 +166,17 @@ class Plans:
         return True
 
     def are_proven(self, planned: Planned) -> bool:
-        """Tell whether an engine has made calls: what fails then is not its own."""
+        """Return whether the plan's engine has made a call of this function."""
         return planned.plan.engine in self._proven
 
     def has_made_calls(self, planned: Planned) -> None:
-        """Take note that an engine can make calls."""
+        """Note that the plan's engine has made a call."""
         self._proven.add(planned.plan.engine)
 
     def prepare_usual(self) -> None:
-        """Prepare a call that returns all outputs, on all ranks, in one go."""
+        """Compile, on all ranks, for a call without slices that returns all outputs."""
         planned = self.last
-        if not self._by_scale:  # no call has told sizes yet
+        if not self._by_scale:  # no call was made, so sizes are not known
             engines, ranks = self._engines(), SESSION.size
             sizes = False, False, 0, 0, None, None
             plan = Plan(engine_asked_for(self._spec))
@@ -184,7 +185,7 @@ class Plans:
             planned = self._with_replicas(plan)
         replicas, every = planned.replicas, tuple(range(len(self._spec.outputs)))
         with replicas.notice:
-            replicas.prepare(planned.way(every)[1], every)
+            replicas.prepare(planned.block_and_kind(every)[1], every)
 
     def with_kept(
         self,
@@ -195,11 +196,11 @@ class Plans:
         rows: CallRows,
         block: int,
     ) -> tuple[CallKind, CallRows]:
-        """Return how a call is run, and its rows as ranks are told them.
+        """Return the kind of a call whose ranks may keep terms, and the rows to send.
 
-        An optimizer or a sampler calls a likelihood with the same data over and over.
-        What the function computes of these alone, ranks compute once and keep. They
-        know data by a state, and compute anew what is of plain arrays.
+        A sampler calls a likelihood many times with the same data. Ranks compute once,
+        and keep, the terms that depend on the rows of `Data` alone. The rows returned
+        hold the states by which ranks know that the data is unchanged.
         """
         keeping, inputs = self.keeping(programs, kind, subset, rows.total, given)
         if not inputs:
@@ -207,7 +208,7 @@ class Plans:
         values = [given.values[i] for i in inputs]
         states = [v._state if isinstance(v, Data) else None for v in values]
         if None in states or not isinstance(rows.selection, slice):
-            # What makes blocks' values is the same for all rows, kept or not.
+            # Blocks give the same bits only if the terms are a part of their own.
             return keeping if block else kind, rows
         sources = list(rows.sources)
         for i, state in zip(inputs, states, strict=True):
@@ -222,10 +223,7 @@ class Plans:
         rows: int,
         given: CallValues,
     ) -> tuple[CallKind, tuple[int, ...]]:
-        """Return how a call is run that keeps terms, and of which inputs these are.
-
-        Nothing is kept by what is otherwise of a `kind`, if there are no inputs.
-        """
+        """Return ("kept", the inputs of the terms to keep), or (`kind`, no inputs)."""
         scale = records.scale_of(rows)
         if records.rows_of(scale) < KEPT_FROM or kind == "slice" or programs.is_padded:
             return kind, ()
@@ -240,10 +238,10 @@ class Plans:
         inputs = self._inputs_kept[key]
         return ("kept", inputs) if inputs else (kind, ())
 
-    # -- what there is to choose from
+    # -- what plans are chosen from
 
     def _engines(self) -> tuple[str, ...]:
-        """Return the engines that may be chosen from."""
+        """Return the engines to choose from; none if the script named a mode."""
         found = engines_for(self._spec)
         return tuple(engine for engine in found if engine not in self._failed)
 
@@ -258,9 +256,9 @@ class Plans:
         ranks: int | None = None,
         cores: int | None = None,
     ) -> PlanFacts:
-        """Return what the plans of calls of about so many rows follow from.
+        """Return the facts from which `choose` makes the plan for about `rows` rows.
 
-        By default by the ranks and cores that there are.
+        `ranks` and `cores` (of all ranks together) are those of the session by default.
         """
         if ranks is None or cores is None:
             ranks = SESSION.size
@@ -285,10 +283,10 @@ class Plans:
     def _standing_for(
         self, rows: int, arrays: Sequence[Any]
     ) -> tuple[int, KnownShapes, Work | None]:
-        """Return the number of rows that stands for all that have the same plan.
+        """Return the number of rows to plan for, and the graph's sizes and work then.
 
-        That is these rows themselves where others do not fit the function's other
-        arguments, which have a value for each row. With them come sizes and work.
+        That number is the middle of the scale; or `rows` itself, if broadcast inputs
+        have one value for each row, so that no other number fits.
         """
         spec, n = self._spec, len(self._spec.inputs)
         shapes = list(map(np.shape, arrays))
@@ -306,7 +304,7 @@ class Plans:
         return about, sizes, work
 
     def possible(self, rows: int, arrays: Sequence[Any]) -> list[Planned]:
-        """Return all plans that there are for calls of so many rows."""
+        """Return all possible plans for calls of `rows` rows, each name once."""
         found: dict[str, Planned] = {}
         for plan in plans_of(self.facts(rows, arrays)) if self._engines() else ():
             planned = self._with_replicas(plan)
@@ -314,9 +312,9 @@ class Plans:
         return list(found.values())
 
     def settle(self, rows: int, planned: Planned, measured: dict[str, float]) -> None:
-        """Have a plan make calls of about so many rows from now on, in later runs too.
+        """Use a plan for calls of about `rows` rows, and write that to a record.
 
-        What was measured are seconds of a call, by the names of plans.
+        `measured` has the seconds of a call, by the names of plans.
         """
         scale = records.scale_of(rows)
         machine = SESSION.size, len(SESSION.context.place.cores)
@@ -325,7 +323,7 @@ class Plans:
         plan = dataclasses.replace(planned.plan, why=records.MEASURED)
         self.last = self._by_scale[scale] = planned._replace(plan=plan)
         used = {planned.plan.engine for planned in self._by_scale.values()}
-        # Of the others the ranks forget what they have compiled.
+        # Without replicas the ranks drop the code of engines that no plan uses.
         for engine in self._by_engine.keys() - used:
             del self._by_engine[engine]
 
@@ -339,13 +337,13 @@ class Plans:
         if (
             plan is None
             or plan.engine not in engines
-            or (self._spec.has_any_bits and not plan.block)  # though a record says so
+            or (self._spec.has_any_bits and not plan.block)
         ):
             plan = choose(self.facts(rows, arrays))
         return self._with_replicas(plan)
 
     def _plan_asked_for(self, rows: int, arrays: Sequence[Any]) -> Plan:
-        """Return the plan where the script, or the environment, has named a mode."""
+        """Return the plan for a mode named by the script or the environment."""
         spec, asked = self._spec, engine_asked_for(self._spec)
         why = describe_mode(spec.mode) if asked is None else "by SYNK_ENGINE"
         engine = asked or engine_of(spec.mode)
@@ -355,13 +353,13 @@ class Plans:
         facts = self.facts(rows, arrays)
         block, in_one_go = block_of(facts, engine), why_in_one_go(facts, engine)
         if asked_for() == "default" and rows <= block:
-            # Few rows are cut evenly, as in modes that go through them at once.
+            # Cut few rows evenly, as in modes without blocks.
             block, in_one_go = 0, f"{VARIABLE}=default cuts few rows evenly"
         return Plan(asked, False, block, why, in_one_go)
 
     @cached_property
     def spelled(self) -> str:
-        """The graph as a text, which a record goes by."""
+        """The graph as a text, from which the key of a record is made."""
         return records.spelled(self._spec.graph)
 
     def _key(self, scale: int) -> str:
@@ -369,9 +367,9 @@ class Plans:
         return records.key_of(self.spelled, SESSION.size, cores, scale)
 
     def _with_replicas(self, plan: Plan) -> Planned:
-        """Return a plan with the function as its engine computes it.
+        """Return a plan with the replicas for its engine.
 
-        It has blocks if all that is computed of rows can go in blocks.
+        The plan loses its blocks if some value of rows cannot be computed in blocks.
         """
         engine, replicas = plan.engine, self._as_made
         if engine is not None:
@@ -389,7 +387,7 @@ class Plans:
 
 
 def is_of_engine(error: Exception) -> bool:
-    """Tell whether an engine has failed, and not the call."""
+    """Return whether an engine raised `error`: from its package, or NotImplemented."""
     package = type(error).__module__.partition(".")[0]
     is_packages = any(package in each.packages for each in ENGINES.values())
     return is_packages or isinstance(error, NotImplementedError)

@@ -1,13 +1,13 @@
-"""Telling mistakes from rounding errors in results that should be equal.
+"""Tells mistakes from rounding errors in results that should be equal.
 
-Two ways to compute a result round differently. Mostly what they differ by is small
-beside the result, and a tolerance tells that from a mistake.
+Two ways to compute a result round differently. Usually the difference is small beside
+the result, and within a tolerance.
 
-A result in which large terms cancel has few digits that mean anything, and the gradient
-in a minimum has none. Where the tolerance is exceeded, the graph is computed again with
-other last digits in all that goes into it, and in what each step of it makes. How far
-its results differ then shows how large the errors are (Vignes, "A stochastic arithmetic
-for reliable scientific computation", 1993).
+But a result in which large terms cancel has few significant digits, and the gradient at
+a minimum has none. So if the tolerance is exceeded, the graph is computed several times
+with random changes to the last digits of its inputs and of each Op's outputs. The
+spread of the results shows how large rounding errors are (Vignes, "A stochastic
+arithmetic for reliable scientific computation", 1993).
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ TOLERANCES = {
     "complex64": 1e-5,
     "complex128": 1e-9,
 }
-"""Largest difference, as a part of the largest absolute value of the serial result.
+"""The largest difference, as a fraction of the serial result's largest absolute value.
 
-Of a larger one `Expected` tells whether rounding errors explain it.
+For a larger one `Expected` finds out whether rounding errors explain it.
 """
 
 TRIALS = 4
 MARGIN = 10
-"""Results may differ by so many times the most that any of the trials has changed.
+"""Results may differ by `MARGIN` times the largest change in any of the `TRIALS`.
 
 The change of a scalar may be small by chance. That all four are less than a tenth of
 another such change has a probability of some 1e-4.
@@ -60,12 +60,12 @@ With more numbers errors may add up otherwise in C, and it is faster.
 
 
 class Expected:
-    """What a call should give: a serial run's results, and the rounding errors in them.
+    """The results that a call should give, and estimates of their rounding errors.
 
-    What PyTensor makes of the graph to be safe from overflow is kept, so that errors
-    are those of what is computed. A graph within it, as a scan's, is one step. The
-    arguments must not change meanwhile. In `precision` products of float32 are
-    computed, and their factors rounded.
+    `graph` is (inputs, outputs), `results` are the serial run's for `arguments`, which
+    must not change meanwhile. The estimates use the graph after PyTensor's rewrites for
+    stability, as these are computed. An inner graph, such as a scan's, is one step. In
+    products of float32, factors are rounded to `precision`.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class Expected:
         self._changes: dict[float, list[float]] = {}
 
     def problem(self, i: int, value: Any) -> str | None:
-        """Say how a value differs from result `i`, if it does beyond rounding."""
+        """Describe how a value differs from result `i` beyond rounding, or None."""
         dtype = _coarsest(self._outputs[i])
         if dtype is None:
             return _difference(value, self._results[i], 0, lambda: 0.0)
@@ -95,9 +95,9 @@ class Expected:
         return _difference(value, self._results[i], TOLERANCES[dtype], allowed)
 
     def _allowed(self, i: int, unit: float) -> float:
-        """Return by how much other ways to compute result `i` may differ from it.
+        """Return the absolute difference in result `i` that rounding errors explain.
 
-        It is computed with rounding errors of that relative size.
+        Each step has relative rounding errors of the size of `unit`.
         """
         if unit not in self._changes:
             plain = self._computed(0.0, 0.0)
@@ -159,15 +159,15 @@ def _is_of_floats(var: Any) -> bool:
 
 
 class Digits:
-    """How last digits are changed at present: by up to twice `unit`."""
+    """Changes last digits at random, by a relative difference of up to twice `unit`."""
 
     def __init__(self) -> None:
         self.unit, self._random = 0.0, np.random.default_rng(0)
 
     def changed(self, value: Any) -> Any:
-        """Return floats with other last digits, and anything else as it is.
+        """Return `value` with other last digits, if it is of floats.
 
-        Whole numbers stay as well: they are exact, and may be meant as such.
+        Whole numbers stay as they are: they may be exact.
         """
         array = np.asarray(value)
         if array.dtype.kind not in "fc" or not self.unit:
@@ -179,7 +179,7 @@ class Digits:
 
 
 class ChangeDigits(Op):
-    """Changes the last digits of what is no whole number."""
+    """The Op that changes last digits by a `Digits`."""
 
     def __init__(self, digits: Digits) -> None:
         self.digits = digits
@@ -189,13 +189,13 @@ class ChangeDigits(Op):
         return Apply(self, list(inputs), [inputs[0].type()])
 
     def perform(self, node: Apply, inputs: Sequence, output_storage: Sequence) -> None:
-        """Compute it."""
-        # A copy where nothing changes: PyTensor may write to the input's memory.
+        """Store the changed value, in new memory."""
+        # A copy even if nothing changes: PyTensor may write to the input's memory.
         output_storage[0][0] = np.array(self.digits.changed(inputs[0]))
 
 
 def _change(one: Any, other: Any) -> float:
-    """Return the largest difference of two arrays, as far as they are finite."""
+    """Return the largest difference of two arrays where both are finite; else 0."""
     one, other = np.asarray(one), np.asarray(other)
     if one.shape != other.shape or other.dtype.kind not in "fc":
         return 0.0
@@ -205,9 +205,9 @@ def _change(one: Any, other: Any) -> float:
 
 
 def _coarsest(var: Any) -> str | None:
-    """Return the dtype of the coarsest floats that one is computed in.
+    """Return the least precise float dtype that a variable is computed with.
 
-    None for a variable that is no float itself, and must be equal.
+    None for a variable that is no float itself; it must be equal.
     """
     if var.type.dtype not in TOLERANCES:
         return None
@@ -225,8 +225,8 @@ def _difference(
 ) -> str | None:
     """Describe how a value differs from the serial one, or return None.
 
-    The tolerance is a part of the largest absolute value, 0 for what must be equal.
-    Where it does not decide, `rounding` is asked what rounding errors explain.
+    `tolerance` is a fraction of the largest absolute value; 0 for integers. If it is
+    exceeded, ``rounding()`` returns the difference that rounding errors explain.
     """
     value, serial = np.asarray(value), np.asarray(serial)
     if value.shape != serial.shape:
@@ -238,7 +238,7 @@ def _difference(
         first = value.flat[wrong[0]], serial.flat[wrong[0]]
         size = f"{wrong.size} of {value.size} values"
         return f"{size} differ, the first is {first[0]}, and serially {first[1]}"
-    if not tolerance:  # an average of integers
+    if not tolerance:  # one of the two is of floats: an average of integers
         tolerance = TOLERANCES["float64"]
     is_complex = "c" in value.dtype.kind + serial.dtype.kind
     wide = "clongdouble" if is_complex else "longdouble"

@@ -1,11 +1,11 @@
-"""Many calls of a function in one launch: how the master makes them.
+"""Many calls of a function in one launch: the master's side of `Function.run`.
 
-What ranks do in it is in `run_worker`. Where calls of other numbers of rows have other
-plans, and where rank 0 goes on alone, there are several launches, or none.
+The ranks' side is in `run_worker`. Calls with other plans, as for other numbers of
+rows, get launches of their own. Calls by rank 0 alone need none.
 
-Batches are taken ahead, and a generator of batches may set variables between them: a
-rate that falls, say. Those taken before are run with the values from before. What is
-called after each call comes too late for that: the other ranks are in the next one.
+The master takes batches of a generator in advance. A generator may set variables, such
+as a learning rate; then the batches before are run with the former values first. A
+`progress` callback may not: the workers are in the next call already.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from ..ranks.session import SESSION
 from ..times.timing import COMMON, COMPUTE, NODES, REDUCE, ROWS, WAIT
 from ..variables.data import Data
 from .arguments import CallRows, InputSource, check_shared_rows, stage_all
-from .bound import Bound, How
+from .bound import Bound, Options
 from .outputs import Wanted
 from .placement_check import PlacementCheck
 from .plans import Planned
@@ -33,24 +33,24 @@ from .run_worker import PhaseTimer, Spent, combine_runs, stacked, worker_run
 from .variant import Variant
 
 AT_ONCE = 64
-"""Batches that are taken from a generator for one launch."""
+"""The most batches of a generator that one launch takes."""
 
 
 class RunTimes:
-    """Where the time of a run went, in all of its launches.
+    """Where the time of a run went, summed over its launches.
 
-    Calls that follow a compilation are left out. What a rank waits in the end for
-    slower ones counts. Of calls that had to be launched one by one nothing is spent.
+    `spent` leaves out calls that follow a compilation, and calls launched one by one.
+    It includes what a rank waits, at the end of a launch, for slower ranks.
     """
 
     def __init__(self) -> None:
-        # Seconds, the means of the ranks; by the names of `train.history`.
+        # Seconds, as means over ranks, by the names of `train.history`.
         self.spent = dict.fromkeys(("compute", "rows", "exchange", "wait"), 0.0)
         self.calls: list[float] = []  # the seconds of each call, on rank 0
 
     def add(self, by_rank: Sequence[Spent]) -> None:
-        """Count a launch, of which all ranks have told that made it."""
-        # How long it took: ranks of other nodes have other clocks.
+        """Add a launch; `by_rank` has one entry for each rank that made it."""
+        # Only durations are compared: ranks of other nodes have other clocks.
         longest = max(spent.ended[-1] - spent.began for spent in by_rank)
         for phases, began, ended in by_rank:
             rest = longest - (ended[-1] - began)
@@ -66,25 +66,24 @@ class RunTimes:
         self.calls += [end - before for before, end in itertools.pairwise(ends)]
 
     def include(self, other: RunTimes) -> None:
-        """Count what another one has counted."""
+        """Add the times of another run."""
         for name, seconds in other.spent.items():
             self.spent[name] += seconds
         self.calls += other.calls
 
 
 class FunctionRun(Bound):
-    """A run: arguments checked once, batches one by one.
+    """A run: its arguments are checked once, and each batch when it is taken.
 
-    `one_call` makes one call by itself, of a batch, and returns the wanted outputs.
-    What the rows of a batch are, `rows_of` says if it does not say so itself. The time
-    is counted in `ran`.
+    ``one_call(batch)`` makes a call outside the run, and returns the wanted outputs.
+    ``rows_of(batch)`` returns the rows that a batch selects. Times are added to `ran`.
     """
 
     def __init__(
         self,
         variant: Variant,
         values: Sequence[Any],
-        how: How,
+        how: Options,
         one_call: Callable[[Any], list],
         ran: RunTimes,
         rows_of: Callable[[Any], Any] = lambda batch: batch,
@@ -97,21 +96,21 @@ class FunctionRun(Bound):
         super().__init__(variant, values, how)
         self._one_call, self._ran, self._rows_of = one_call, ran, rows_of
         if self.has_parts:
-            variant.plans.forbid_alone()  # rank 0 has not the rows of other machines
+            variant.plans.forbid_alone()  # rank 0 lacks the rows of other machines
 
     def make(self, batches: Iterable, progress: bool | Callable[[int], object]) -> Any:
-        """Make all calls; return what they return, see `Function.run`."""
+        """Make all calls; return the outputs of `Function.run`."""
         with _reporting(progress, batches, self.variant.placement) as report:
             return _joined(self.wanted, self._launched(batches, report))
 
     def _launched(self, batches: Iterable, report: Any) -> Iterator[list]:
-        """Make the calls, launch by launch."""
+        """Make the calls; yield for each launch the values of each output."""
         placement = self.variant.placement
         for some in _in_launches(batches, placement):
             calls = [self._call(batch) for batch in some]
             before = [call.bounds for call in calls[:-1]]
-            if placement.changes_itself(before):
-                # The next may be another variant's, or be refused.
+            if placement.changes_what_it_reads(before):
+                # The next call may need another variant, or be refused.
                 yield from _one_by_one(some, self._one_call, self._ran, report)
                 continue
             for call in calls if self.variant.spec.parts else ():
@@ -119,7 +118,7 @@ class FunctionRun(Bound):
             yield from self._by_plans(calls, report)
 
     def _call(self, batch: Any) -> CallRows:
-        """Check one batch: of the scattered inputs or, without any, of shared rows."""
+        """Check a batch, or a `batch_s` without scattered inputs; return its rows."""
         spec, size = self.variant.spec, SESSION.size
         if spec.inputs:
             selection = select(self._rows_of(batch), self.rows.total)
@@ -131,13 +130,13 @@ class FunctionRun(Bound):
         return self.rows._replace(batch_s=batch_s)
 
     def _by_plans(self, calls: list[CallRows], report: Any) -> Iterator[list]:
-        """Launch at once what calls one after the other have the same plan."""
+        """Make each series of consecutive calls with the same plan in one launch."""
         variant, plans, arrays = self.variant, self.variant.plans, self.given.arrays
         while calls:
             rows = calls[0].total
             planned, is_alone = variant.planned(rows, arrays, self.is_usual)
             kind = self._kind(planned, rows)
-            alike = itertools.takewhile(partial(self._is_alike, planned, kind), calls)
+            alike = itertools.takewhile(partial(self._can_join, planned, kind), calls)
             many = sum(1 for _ in alike) if plans.are_proven(planned) else 1
             launch = self._alone if is_alone else self._on_ranks
             start = perf_counter()
@@ -155,22 +154,23 @@ class FunctionRun(Bound):
                 times = variant.alone.times
             times.returned(start, joined, "Function run", many)
 
-    def _is_alike(self, planned: Planned, kind: CallKind, call: CallRows) -> bool:
-        """Tell whether a call is made as another one is."""
-        other = self.variant.plans.of(call.total, self.given.arrays)
-        return planned.is_alike(other) and self._kind(other, call.total) == kind
+    def _can_join(self, planned: Planned, kind: CallKind, call: CallRows) -> bool:
+        """Return whether `call` can be in a launch by this plan and kind."""
+        other = self.variant.plans.plan_for(call.total, self.given.arrays)
+        return planned.can_share_launch(other) and self._kind(other, call.total) == kind
 
     def _on_ranks(
         self, planned: Planned, calls: list[CallRows], report: Any
     ) -> tuple[list, float]:
-        """Make several calls in one launch, on all ranks or on none.
+        """Make several calls in one launch; a call that fails is undone on all ranks.
 
-        Returns for each output its values in the calls, and when all ranks had done
-        their shares.
+        Return for each output its values in the calls, and the time at which all ranks
+        had replied.
         """
         variant, subset, given = self.variant, self.wanted.subset, self.given
         placement, replicas = variant.placement, planned.replicas
-        # Workers of a rule have rows evenly, and machines those that they have read.
+        # Not for workers of a training rule, who share rows evenly, nor for rows that
+        # each machine has read for its own ranks.
         if placement.workers is None and not self.has_parts:
             calls = [planned.cut(call) for call in calls]
         kind = self._kind(planned, calls[0].total)
@@ -182,17 +182,17 @@ class FunctionRun(Bound):
                 report.show()
             bounds = [call.bounds for call in calls]
             with placement.launch(programs.streams(kind), bounds) as launched:
-                block, _ = planned.way(subset, self.num_slices)
+                block, _ = planned.block_and_kind(subset, self.num_slices)
                 what = replicas.number, subset, kind, self.num_slices, block
                 rest = launched.states, launched.number, placement.workers
                 sources = [tuple(InputSource(array, 0, False)) for array in given[1]]
                 own = [(c.selection, c.bounds, sources, c.batch_s) for c in calls]
-                told: tuple[list, list] = own, given.constants
+                sent: tuple[list, list] = own, given.constants
                 if SESSION.size > 1:
-                    told = stage_all(calls, given, SESSION.pool.stage)
+                    sent = stage_all(calls, given, SESSION.pool.stage)
                 replies = SESSION.run_args(
                     worker_run,
-                    ((what, *told, *rest), None),
+                    ((what, *sent, *rest), None),
                     ((what, own, given.constants, *rest), report),
                     self.how.timeout,
                     programs.label,
@@ -207,17 +207,17 @@ class FunctionRun(Bound):
         return results, joined
 
     def _kind(self, planned: Planned, rows: int) -> CallKind:
-        """Return how a call of so many rows is run."""
+        """Return the kind of a call of `rows` rows."""
         programs, subset = planned.replicas.local(), self.wanted.subset
-        block, kind = planned.way(subset, self.num_slices)
+        block, kind = planned.block_and_kind(subset, self.num_slices)
         if not block:
-            return kind  # nothing is kept from one batch to the next
+            return kind  # batches differ, so there are no terms to keep
         return self.variant.plans.keeping(programs, kind, subset, rows, self.given)[0]
 
     def _alone(
         self, planned: Planned, calls: list[CallRows], report: Any
     ) -> tuple[list, float]:
-        """Make several calls in rank 0, up to one that fails; see `_on_ranks`."""
+        """Make several calls on rank 0 alone, one by one; see `_on_ranks`."""
         alone, subset = self.variant.alone, self.wanted.subset
         made: list[list] = [[] for _ in subset]
         timer = PhaseTimer(alone.times)
@@ -239,7 +239,7 @@ def run_one_by_one(
     progress: Any,
     ran: RunTimes,
 ) -> Any:
-    """Make calls that have no launch in common; see `FunctionRun`."""
+    """Make a run whose calls are launched one by one; see `FunctionRun`."""
     with _reporting(progress, batches) as report:
         return _joined(wanted, _one_by_one(batches, one_call, ran, report))
 
@@ -250,14 +250,17 @@ def _one_by_one(
     for batch in batches:
         start = perf_counter()
         results = one_call(batch)
-        ran.calls.append(perf_counter() - start)  # not divided into phases
+        ran.calls.append(perf_counter() - start)  # without the phases, see `RunTimes`
         yield [[value] for value in results]
         if report is not None:
             report()
 
 
 def _joined(wanted: Wanted, found: Iterable[list]) -> Any:
-    """Return what a run returns, of the values of each output in some calls."""
+    """Stack each output's values of all launches; return them as the run returns them.
+
+    Each item of `found` has, for each output, a list of its values in some calls.
+    """
     made: list[list] = [[] for _ in wanted.subset]
     for results in found:
         for of_output, more in zip(made, results, strict=True):
@@ -271,9 +274,10 @@ _END = object()
 
 
 def _in_launches(batches: Iterable, placement: PlacementCheck) -> Iterator[list]:
-    """Return the batches of each launch: all of a sequence, some of a generator.
+    """Yield the batches of each launch: all of a sequence, some of a generator.
 
-    A launch ends where the generator sets a variable of the function.
+    If the generator sets a variable of the function, the batches before are one launch.
+    While it runs, the variable has its former value again.
     """
     if isinstance(batches, Sized):
         if len(batches):
@@ -284,17 +288,17 @@ def _in_launches(batches: Iterable, placement: PlacementCheck) -> Iterator[list]
         if taken:
             newly_set = set_by_script(placement.entries)
             if newly_set or len(taken) == AT_ONCE or batch is _END:
-                with _as_before(newly_set):
+                with _with_former_values(newly_set):
                     yield taken
                 taken = []
         if not taken:
-            placement.check()  # so that what is set from now on is told from this
+            placement.check()  # brings what is set now, so that `set_among` is empty
         taken.append(batch)
 
 
 @contextlib.contextmanager
-def _as_before(entries: Sequence[LedgerEntry]) -> Iterator[None]:
-    """Give variables the values from before they were set, in a ``with`` block."""
+def _with_former_values(entries: Sequence[LedgerEntry]) -> Iterator[None]:
+    """In a ``with`` block, give variables the values that the ranks know."""
     values = [entry.storage[0] for entry in entries]
     for entry in entries:
         if entry.known is NOTHING:
@@ -320,9 +324,9 @@ def _reporting(
     batches: Iterable,
     placement: PlacementCheck | None = None,
 ) -> Iterator[Callable[[], object] | None]:
-    """Return what is to be called after every call, if anything.
+    """Yield a function to be called after every call, or None.
 
-    In the midst of a launch it is not to set variables whose placement was checked.
+    If `progress` is a callback, it may not set the variables of `placement`.
     """
     if callable(progress):
         yield partial(_report, progress, itertools.count(1), placement)
@@ -339,7 +343,7 @@ def _report(
     numbers: Iterator[int],
     placement: PlacementCheck | None,
 ) -> None:
-    """Report a call by its number; raise if that sets a shared variable."""
+    """Call `progress` with the next number; raise if that sets a shared variable."""
     entries = [] if placement is None else placement.entries
     before = [entry.storage[0] for entry in entries]
     progress(next(numbers))
@@ -353,10 +357,9 @@ def _report(
 
 
 class ProgressBar:
-    """A progress bar that begins when everything has been compiled.
+    """A progress bar that begins after compilation, so that its rate is that of calls.
 
-    Its rate would be far too low otherwise, and the time left far too long. How many
-    calls there will be may not be known.
+    `total` is the number of calls, or None if that is not known.
     """
 
     def __init__(self, total: int | None) -> None:
@@ -368,12 +371,12 @@ class ProgressBar:
         self._bar: Any = None
 
     def show(self, counted: int = 0) -> None:
-        """Show the bar, if it is not there yet, from so many calls on."""
+        """Show the bar, if it is not shown yet, with this number of calls counted."""
         if self._bar is None:
             self._bar = self._make(initial=counted)
 
     def __call__(self) -> None:
-        """Count a call; the first, if the bar is not there, has compiled."""
+        """Count a call. Show the bar, if it waited for this call to compile."""
         if self._bar is None:
             self.show(1)
         else:

@@ -1,9 +1,8 @@
-"""Many calls of a function in one launch: what each rank does in `Function.run`.
+"""Many calls of a function in one launch: each rank's side of `Function.run`.
 
-The master launches the ranks with a list of calls. Each rank goes through them by
-itself: a call waits for the other ranks where the graph reduces something, or else at
-its end if it makes updates. It keeps the outputs of all calls, and the master combines
-them when all are done.
+The master launches the ranks with a list of calls. Each rank makes them one after the
+other, and meets the other ranks where the graph reduces something, or else at the end
+of a call with updates. It keeps all outputs; at the end the master combines them.
 """
 
 from __future__ import annotations
@@ -29,17 +28,17 @@ from .outputs import IN_FIRST, combine_outputs
 
 
 class Spent(NamedTuple):
-    """What one rank's share of a launch has taken."""
+    """The time that one rank's share of a launch took; by ``perf_counter``."""
 
     phases: list[float]
-    """Seconds by phase, see `times.timing.PHASES`, of the calls that were counted."""
+    """Seconds by phase, see `times.timing.PHASES`, without calls that compiled."""
     began: float
     ended: list[float]
-    """When its calls had ended; of ranks 1 and up only the last."""
+    """When each call ended; from workers only of the last call."""
 
 
 class PhaseTimer:
-    """Looks at the clock on one rank, while that makes the calls of a launch."""
+    """Takes the time of the calls of a launch on one rank."""
 
     def __init__(self, times: Times) -> None:
         self._times, self._before = times, times.so_far()
@@ -47,38 +46,38 @@ class PhaseTimer:
         self._ended: list[float] = []
 
     def call_ended(self) -> None:
-        """Take note that a call has ended."""
+        """Note the end of a call."""
         self._ended.append(perf_counter())
 
     def spent(self, rank: int) -> Spent:
-        """Return what the calls have taken, as this rank tells it."""
+        """Return the time that the calls took, for the reply of rank `rank`."""
         pairs = zip(self._times.so_far(), self._before, strict=True)
         ended = self._ended[-1:] if rank else self._ended
         return Spent([now - then for now, then in pairs], self._began, ended)
 
 
 class RunReply(NamedTuple):
-    """What one rank's share of all calls of a launch has come to."""
+    """A rank's reply to a launch of several calls."""
 
     made: Any
-    """The master's own outputs of each call, or None: a list. Of another rank what the
-    master needs: by the output the values of all calls, stacked, or by output and call
-    where shapes differ."""
+    """From the master a list with the outputs of each call, or None without rows. From
+    a worker a dict of windows, of the outputs that the master needs: {output: values of
+    all calls, stacked}, or {(output, call): value} if shapes differ."""
     rows_by_call: list[list[int]]
     """The rows of each rank in every call; from rank 0 alone."""
     spent: Spent
 
 
 def worker_run(
-    context: RankContext, told: tuple, progress: Callable[[], object] | None
+    context: RankContext, message: tuple, progress: Callable[[], object] | None
 ) -> RunReply:
-    """Do one rank's share of every call; `progress` is called after each.
+    """Do one rank's share of every call; call `progress` after each.
 
-    See `RankShare` for what is told, but with a list of `CallRows`. Then come the
-    launch and, where each call is a step of the ranks as workers of a training rule,
-    the number of these. For the master arrays are arrays.
+    `message` is as for `RankShare`, but with a list of `CallRows`. It ends with the
+    number of the launch and, if calls are steps of a training rule, the number of its
+    workers, or None. In the master's message there are arrays in place of windows.
     """
-    what, calls, constants, states, launch, workers = told
+    what, calls, constants, states, launch, workers = message
     number, subset, kind, num_slices, _ = what
     context.transaction.begin(launch)
     programs = context.functions[number]
@@ -98,8 +97,8 @@ def worker_run(
     rows_by_call: list[list[int]] = []
     timer = PhaseTimer(programs.times)
     meets = programs.cut(kind, subset).meets or not programs.spec.updates
-    # A thread that takes the rows of the next call meanwhile needs a core, or a GPU
-    # that copies them, and rows that are there already.
+    # A thread that loads the rows of the next call needs a core of its own, or a GPU
+    # that copies them. Rows of sliceable variables may change in the call.
     has_help = context.place.threads > 1 or programs.loader.are_on_device
     with contextlib.ExitStack() as stack:
         if worker is not None:
@@ -120,12 +119,12 @@ def worker_run(
                 made.append(share.for_master(outputs))
             else:
                 made.append(outputs)
-            # Where machines make calls of their own, the rows of other machines, too.
+            # With `of_node`, `by_rank` has no rows of other machines.
             rows_by_call.append(part_lengths(bounds) if of_node else share.by_rank)
             if worker is not None:
-                context.transaction.have_met()  # what fails from now on is not undone
+                context.transaction.have_met()  # the step stays, whatever fails next
                 worker.after_step(rows_by_call[-1])
-            elif not meets and context.size > 1:  # one call apart: see `transaction`
+            elif not meets and context.size > 1:  # stay one call apart: `transaction`
                 context.comm.barrier()
                 context.transaction.have_met()
             timer.call_ended()
@@ -138,7 +137,7 @@ def worker_run(
 
 
 def _packed(made: Sequence[dict | None]) -> dict[Any, np.ndarray]:
-    """Stack the values of each output, where they are all there and of one shape."""
+    """Return `made` by output, stacked if every call has a value of the same shape."""
     packed = {}
     for key in dict.fromkeys(itertools.chain.from_iterable(filter(None, made))):
         values: list[Any] = [each and each.get(key) for each in made]
@@ -159,13 +158,13 @@ def combine_runs(
     what: object,
     of_nodes: bool,
 ) -> list[list[np.ndarray]]:
-    """Return for each output its values in all calls of a launch.
+    """Combine the ranks' outputs; return for each output its values in all calls.
 
     With `of_nodes` the ranks of each machine have made calls of their own.
     """
     ops, reduced = list(spec.wire_ops), list[int]()
     if of_nodes and context.comm is not context.local:
-        # On each machine they were reduced already.
+        # Each machine has reduced these among its own ranks only.
         reduced = [i for i in subset if spec.wire_ops[i] is None]
         for i in reduced:
             ops[i] = spec.output_ops[i]
@@ -180,13 +179,13 @@ def combine_runs(
 def _by_call(
     replies: Sequence[RunReply], context: RankContext, reduced: Sequence[int]
 ) -> Iterator[list[tuple | None]]:
-    """Yield what all ranks reply of each call; see `outputs`."""
+    """Yield the replies of all ranks to each call, in the form of `outputs`."""
     own, rows_by_call, _ = replies[0]
     others = [
         {key: context.array(window) for key, window in reply.made.items()}
         for reply in replies[1:]
     ]
-    starts: list[int] = []  # of each rank's machine, where they have reduced outputs
+    starts: list[int] = []  # the first rank of each rank's machine, if `reduced`
     for start, stop in spans(context.comm.ranks) if reduced else ():
         starts += [start] * (stop - start)
     for k, by_rank in enumerate(rows_by_call):
@@ -200,14 +199,14 @@ def _by_call(
             else:
                 is_first = not (reduced and any(by_rank[starts[rank] : rank]))
                 of_first = () if is_first else reduced
-                found.append((_OfCall(others[rank - 1], k, of_first), rows))
+                found.append((_OutputsOfCall(others[rank - 1], k, of_first), rows))
         yield found
 
 
-class _OfCall:
-    """What one rank has made in one call of a run, by output or by subtrees' key.
+class _OutputsOfCall:
+    """A worker's outputs of one call of a run, by position or by `TreeOutput.key`.
 
-    What its machine has reduced is in the output of the first rank of it that has rows.
+    Those in `of_first` count with the first rank of the machine that has rows.
     """
 
     def __init__(self, made: dict, k: int, of_first: Container[Any]) -> None:
@@ -221,14 +220,11 @@ class _OfCall:
 
 
 def stacked(values: list) -> Any:
-    """Return the values of all calls as one array, or as they are if shapes differ.
-
-    And as they are if they are no arrays, but sparse matrices, for example.
-    """
+    """Return values as one array; as a list if shapes differ, or they are no arrays."""
     return np.stack(values) if _are_alike(values) else values
 
 
 def _are_alike(values: Sequence) -> bool:
-    """Tell whether values are arrays, all of one shape."""
+    """Return whether all values are arrays of one shape."""
     shapes = {value.shape if hasattr(value, "__array__") else None for value in values}
     return len(shapes) == 1 and None not in shapes

@@ -1,8 +1,8 @@
-"""The serial run: the plain function of a graph, beside the parallel one.
+"""The serial run: the plain function of a graph, to compare the parallel run with.
 
-It is compiled from the whole graph in one piece, without stages and ranks, and without
-updates: the new values of shared variables are outputs of it. So it shares no code with
-the parallel run beyond PyTensor, and changes nothing.
+It is compiled from the whole graph, without stages, ranks or updates: the new values of
+shared variables are further outputs. So it shares no code with the parallel run beyond
+PyTensor, and changes no variable.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ from .rounding import TOLERANCES, Expected
 
 
 class SerialRun:
-    """The serial run of one function; `what` is the function, for messages."""
+    """The serial run of one function; `what` names the function in messages."""
 
     def __init__(self, spec: FunctionSpec, what: str) -> None:
         self.timed: Timed | None = None
-        """The last run whose time is known; the first one loads code."""
+        """The time of the last run; not of the first, which loads code."""
         self.spec, self._what = spec, what
         self._compiled: dict[Subset, Callable] = {}
         self._warm: set[Any] = set()
@@ -57,9 +57,10 @@ class SerialRun:
     def run(
         self, values: Sequence[Any], batch: Any, subset: Subset
     ) -> tuple[list, list]:
-        """Compute some outputs, and the new values of all updates.
+        """Compute the outputs of `subset`, and the new values of all updates.
 
-        Return what these come from, and before that the results.
+        Return these results, and the arguments of the compiled function: rows,
+        broadcast inputs, and the values of `_floats`.
         """
         spec = self.spec
         rows, (_, arrays, constants) = gather(spec, values, batch, 1)
@@ -82,13 +83,13 @@ class SerialRun:
         return results, [*taken, *constants, *floats]
 
     def _graph(self, subset: Subset) -> tuple[list[Variable], list[Variable]]:
-        """Return its inputs, with floats of variables last, and what it computes."""
+        """Return the inputs, those for `_floats` last, and the outputs to compile."""
         spec = self.spec
         wanted = [
             *(spec.plain_outputs[i] for i in subset),
             *(new for _, new in spec.plain_updates),
         ]
-        # Variables of floats are inputs: `Expected` gives them other values.
+        # Variables of floats become inputs, as `Expected` changes their values.
         floats: dict[Variable, Variable] = {
             var: var.type(name=var.name) for var in self._floats
         }
@@ -106,10 +107,10 @@ class SerialRun:
     def run_programs(
         self, programs: Programs, values: Sequence[Any], transaction: Transaction
     ) -> list:
-        """Run what rank 0 has compiled on all rows; this makes the updates there.
+        """Run rank 0's compiled parts on all rows; return the outputs.
 
-        They are made by the transaction, or by compiled code in the variables' arrays:
-        of those it keeps copies.
+        Updates go through the transaction. Variables that compiled code updates in
+        place are copied before.
         """
         spec, n = self.spec, len(self.spec.inputs)
         variables = [*spec.inputs, *spec.bcast_inputs]
@@ -131,7 +132,7 @@ class SerialRun:
         return outputs
 
     def measure(self, values: Sequence[Any], batch: Any) -> None:
-        """Find out how long a serial run takes: the median of three."""
+        """Set `timed` to the median time of three serial runs."""
         self._refuse_sliceable("measure=True")
         times = []
         for _ in range(4):  # one to load code
@@ -141,7 +142,7 @@ class SerialRun:
         self.timed = sorted(times[-3:])[1]
 
     def _note_time(self, kind: Any, seconds: float, rows: int) -> None:
-        """Take note of the time of a run, unless it is the first of its kind."""
+        """Note the time of a run, unless it is the first of its kind."""
         if kind in self._warm:
             self.timed = Timed(seconds, rows, len(allowed_cores()))
         self._warm.add(kind)
@@ -151,7 +152,7 @@ class SerialRun:
     def expect(
         self, check: str, values: Sequence[Any], batch: Any, subset: Subset
     ) -> Expected:
-        """Return what a call should give, from the present values of variables.
+        """Return the expected results of a call, from the variables' present values.
 
         Raise ValueError if the call cannot be compared with the serial run.
         """
@@ -174,7 +175,7 @@ class SerialRun:
             )
         results, arguments = self.run(values, batch, subset)
         n = len(arguments) - len(self._floats)
-        # The call may write to the memory of variables.
+        # Copies, as the call may write to the memory of variables.
         arguments[n:] = [np.array(value) for value in arguments[n:]]
         return Expected(self._graph(subset), arguments, self.spec.precision, results)
 
@@ -195,7 +196,7 @@ class SerialRun:
             )
 
     def _draw(self) -> Variable | None:
-        """Return something that ranks draw each for itself, if there is any."""
+        """Return a variable that each rank draws for itself, or None."""
         graph = self.spec.graph
         own = own_streams(graph, self.spec.streams)
         if not own:
@@ -207,13 +208,13 @@ class SerialRun:
 
     @cached_property
     def _own(self) -> set[Variable]:
-        """What each rank computes from its own rows."""
+        """The variables that each rank computes from its own rows."""
         return self.spec.row_values(self.spec.graph)
 
     def _outputs(self, subset: Subset) -> list[int]:
         """Return the outputs that are meant to equal the serial run's.
 
-        Those are not of which the user wants rank 0's own value.
+        If the user named the op None, an output of rows is rank 0's own value instead.
         """
         spec, found = self.spec, []
         for i in subset:
@@ -261,5 +262,5 @@ class SerialRun:
 
 
 def label_of(shared: SharedVariable) -> str:
-    """Return what the new value of a variable is called in messages."""
+    """Return the name of a variable's new value in messages."""
     return f"the new value of {shared.name or shared}"

@@ -1,6 +1,6 @@
-"""`synk.tune`: the plan by which a function is fastest, measured.
+"""`synk.tune`: measures by which plan a function is fastest.
 
-All plans are timed by calls that are undone, in turns.
+It times each plan by calls that it undoes, in turns with the other plans.
 """
 
 from __future__ import annotations
@@ -15,23 +15,23 @@ from typing import Any
 from ..report.facts import PlanTimes
 from ..report.words import plan_table
 from ..user_frames import entry
-from .bound import BoundCall, How
+from .bound import BoundCall, Options
 from .finite import updates_kept
 from .function import Function
 from .plans import Planned, Plans, is_of_engine
 from .variant import Variant
 
 TURNS = 7
-"""How often each plan makes calls, in turns with the others."""
+"""The number of turns of each plan."""
 
 ENOUGH = 0.02
-"""Seconds of the calls of a turn: short ones take some to be as fast as they get."""
+"""Seconds of calls in a turn: short calls are fastest after some repetitions."""
 
 FAR = 2.0
-"""A plan whose first calls take so many times as long as the fastest makes no more."""
+"""A plan gets no turns if its first calls take this many times the fastest plan's."""
 
 SETTLE = 5e-3
-"""Seconds that threads of other ranks look for work, after calls of theirs."""
+"""Seconds to wait before a turn, until the workers' threads stop looking for work."""
 
 
 @entry
@@ -44,12 +44,12 @@ def tune(
 ) -> list[PlanTimes]:
     """Measure by which plan a function is computed fastest, and print the table.
 
-    Otherwise the plan follows from the graph and the sizes, by rules. Here all plans
-    that are possible make some calls, which are undone: each engine, in blocks of rows
-    or at once, by all ranks or by rank 0 alone. A record of it is written, which
-    decides from then on for calls of about as many rows, also in the next runs: beside
-    what PyTensor has compiled, or in the file that ``SYNK_PLANS`` names, which can be
-    kept beside the script. ``python -m synk tune`` lists records and clears them.
+    Without this, rules choose the plan from the graph and the sizes. Here every
+    possible plan makes some calls, which are undone: each engine, in blocks of rows or
+    at once, by all ranks or by rank 0 alone. The fastest plan is written to a record,
+    and used from then on for calls of about as many rows, in later runs as well. The
+    record lies beside PyTensor's compiled code, or in the file that ``SYNK_PLANS``
+    names. ``python -m synk tune`` lists records and clears them.
 
     Parameters
     ----------
@@ -60,8 +60,8 @@ def tune(
     Returns
     -------
     list of PlanTimes
-        The rows of the table. Of a function whose `mode` is named, or that draws
-        random numbers, there are none, and nothing is done.
+        The rows of the table. Empty for a function whose `mode` is named, or that
+        draws random numbers: then nothing is done.
 
     Raises
     ------
@@ -78,28 +78,28 @@ def tune(
     >>> with synk.session(2):
     ...     table = synk.tune(f, np.ones((1000, 20)))  # doctest: +SKIP
     """
-    function._bound = None  # its plan may be another one afterwards
-    variant, values, how = function._variant_for(args, kwargs, How(batch, batch_s))
+    function._bound = None  # the next call may have another plan
+    variant, values, how = function._variant_for(args, kwargs, Options(batch, batch_s))
     measured = _tuned(variant, values, how)
     print(plan_table(repr(function), measured))
     return measured
 
 
 class _RolledBack(Exception):
-    """Raised in a launch, which is undone by that."""
+    """Raised in a launch, to undo it."""
 
 
-def _tuned(variant: Variant, values: Sequence[Any], how: How) -> list[PlanTimes]:
-    """Time every plan on calls that are undone, and have the fastest make calls."""
+def _tuned(variant: Variant, values: Sequence[Any], how: Options) -> list[PlanTimes]:
+    """Time every plan by calls that are undone, and settle on the fastest."""
     bound = BoundCall(variant, values, how)
     given, rows = bound.values_of(values), bound.rows.total
     alone = variant.alone
 
     def seconds(planned: Planned) -> float:
-        """Make a call and undo it; return what it takes to be made."""
+        """Make a call and undo it; return the seconds that the call took."""
         is_alone = planned.plan.is_alone
         alone.change(is_alone)
-        bound.by(planned, is_alone)
+        bound.use_plan(planned, is_alone)
         restore, made = updates_kept(variant.spec), 0.0
 
         def roll_back(number: int, results: list) -> None:
@@ -110,7 +110,7 @@ def _tuned(variant: Variant, values: Sequence[Any], how: How) -> list[PlanTimes]
         start = perf_counter()
         try:
             with contextlib.suppress(_RolledBack):
-                bound.once(given, roll_back)
+                bound.attempt(given, roll_back)
         finally:
             restore()
         return made - start
@@ -128,7 +128,7 @@ def _compare(
     candidates: list[Planned],
     seconds: Callable[[Planned], float],
 ) -> list[PlanTimes]:
-    """Time plans, and have the fastest make calls of about so many rows.
+    """Time plans, and settle on the fastest for calls of about `rows` rows.
 
     An engine that cannot compute the function is left out, if another one can.
     """
@@ -160,14 +160,14 @@ def _compare(
 
 
 def in_turns(calls: Sequence[Callable[[], float]]) -> list[float]:
-    """Return the seconds of calls, which they return: medians of turns of each."""
+    """Return the median of each call's seconds, over turns; calls return seconds."""
     turns = range(TURNS if len(calls) > 1 else 1)
     rounds = [[_typical(call) for call in calls] for _ in turns]
     return [median(of_it) for of_it in zip(*rounds, strict=True)]
 
 
 def _typical(call: Callable[[], float]) -> float:
-    """Return the seconds of a call, the middle of calls of `ENOUGH`."""
+    """Return the median seconds of a call, repeated for `ENOUGH` seconds."""
     sleep(SETTLE)
     end, found = perf_counter() + ENOUGH, [call()]
     while perf_counter() < end:

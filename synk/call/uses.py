@@ -1,4 +1,4 @@
-"""What other rooms ask of a function, beside what scripts do."""
+"""Functions for other rooms of synk, about a `Function`; scripts do not use them."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from .function import Function
 
 
 def why_refused(function: Function) -> str | None:
-    """Return why more than one rank cannot compute it, whatever its arguments are."""
+    """Return why several ranks cannot compute the function; None if they can."""
     return function._spec.refused
 
 
 def predicted(
     function: Function, args: Sequence[Any], ranks: int, cores: int
 ) -> Predicted | None:
-    """Return the seconds that a call is predicted to take so many ranks and cores."""
+    """Return the predicted seconds of a call, or None; `cores` are all ranks'."""
     usual = function._usual
     arranged = usual.arrangement.arranged(args)
     if arranged is None:
@@ -30,26 +30,26 @@ def predicted(
 
 
 def has_bits_of_any_ranks(function: Function) -> bool:
-    """Tell whether any number of ranks gives the bits of calls such as the last one."""
+    """Return whether calls as the last have the same bits on any number of ranks."""
     usual = function._usual
     outputs, updates = bits_of(usual.spec, usual.plans.last.plan)
     return all(bits == ANY for bits in (*outputs, *updates))
 
 
 def spelled(function: Function) -> str:
-    """Return its graph as a text, which is the same in other runs of the script."""
+    """Return the function's graph as a text, the same in every run of the script."""
     return function._usual.plans.spelled
 
 
 def takes_own_rows(
     function: Function, num_slices: int = 1, output_subset: Sequence[int] | None = None
 ) -> bool:
-    """Tell whether ranks read no rows of scattered inputs but their own."""
+    """Return whether each rank reads only its own rows of the scattered inputs."""
     usual, ledger = function._usual, SESSION.ledger
     if any(ledger.of(var).kind == "sharded" for var in usual.placement.variables):
-        return False  # then another variant, of further inputs, makes the calls
+        return False  # another variant makes the calls, with further inputs
     subset, planned = usual.all.of(output_subset).subset, usual.plans.last
-    _, kind = planned.way(subset, num_slices)
+    _, kind = planned.block_and_kind(subset, num_slices)
     return not planned.replicas.local().cut(kind, subset).inputs_read
 
 
@@ -60,10 +60,10 @@ def run_as_workers(
     are_nodes: bool = False,
     **options: Any,
 ) -> Any:
-    """Run calls that are steps of the ranks as workers of a training rule.
+    """Make a run whose calls are steps of a training rule.
 
-    The workers go by their number in `RankContext.workers`. With `are_nodes` the ranks
-    of a machine are one worker, and make a step together.
+    `workers` is the rule's number in `RankContext.workers`. Each rank is a worker; with
+    `are_nodes` the ranks of a machine are one worker, and make each step together.
     """
     function._train_as(workers, are_nodes)
     try:

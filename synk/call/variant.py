@@ -1,8 +1,7 @@
-"""A function with one placement of its graph: as it is made, or as it lies on ranks.
+"""A function with one placement of its graph.
 
-Most functions have one. Where a call finds that variables lie in parts, or that rows do
-not fill the groups of a reshape, the graph is placed anew for that: see
-`Function._variant_for`.
+Most functions have one variant. If a call finds that variables are sharded, or that
+rows do not fill the groups of a reshape, `Function._variant_for` makes another one.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from .serial import SerialRun
 
 
 class Variant:
-    """A function with one placement of its graph; `what` it is, messages say."""
+    """A function with one placement of its graph; `what` names it in messages."""
 
     def __init__(self, spec: FunctionSpec, what: str) -> None:
         self.spec, self.what = spec, what
@@ -42,25 +41,26 @@ class Variant:
         self._groups = Groups(spec)
 
     def check_ranks(self) -> tuple[SharedVariable, ...]:
-        """Raise unless there are ranks that can compute this, with what they hold.
+        """Raise if the ranks cannot compute this variant with the values they hold.
 
-        Return what it reads that was scattered, and that it was not made to read so.
+        Restart dead ranks, and bring ranks the variables that the script has set.
+        Return the variables that are sharded, and that this variant reads whole.
         """
         SESSION.enter()
         if self.spec.refused is not None and SESSION.size > 1:
             raise SplitError(self.spec.refused)
         if self.alone.was_last and self.placement.is_replicated:
-            return ()  # the ranks need not be given yet what was made alone
+            return ()  # rank 0 goes on alone: the others need not get its updates yet
         return self.placement.check()
 
     def train_as(self, workers: int | None, are_nodes: bool) -> None:
-        """Have calls be steps of workers of a training rule; see `PlacementCheck`."""
+        """Make calls steps of a training rule's workers; see `PlacementCheck`."""
         if are_nodes:
             self.plans.forbid_alone()  # all ranks of a machine exchange
         self.placement.train_as(workers, are_nodes)
 
     def may_split_groups(self, values: Sequence[Any], num_slices: int) -> bool:
-        """Tell whether a cut through the rows may be one through a reshape's groups."""
+        """Return whether ranks or slices may divide the groups of rows of a reshape."""
         if SESSION.size == 1 and num_slices == 1:
             return False
         return not self._groups.are_filled(values)
@@ -68,8 +68,8 @@ class Variant:
     def planned(
         self, rows: int, arrays: Sequence[Any], may_be_alone: bool
     ) -> tuple[Planned, bool]:
-        """Return what makes the next call, and whether rank 0 does so alone."""
-        planned = self.plans.of(rows, arrays)
+        """Return the plan of the next call, and whether rank 0 makes it alone."""
+        planned = self.plans.plan_for(rows, arrays)
         is_alone = (
             planned.plan.is_alone and may_be_alone and self.placement.is_replicated
         )
@@ -79,7 +79,7 @@ class Variant:
 
 
 class Groups:
-    """Whether rows of a call fill the groups that reshapes make: `compiler.sizes`."""
+    """Checks that a call's rows fill the groups of reshapes; see `compiler.sizes`."""
 
     def __init__(self, spec: FunctionSpec) -> None:
         self._filled = spec.filled
@@ -96,7 +96,10 @@ class Groups:
         self._are_filled = True
 
     def are_filled(self, values: Sequence[Any]) -> bool:
-        """Tell whether each row of some arguments does, whatever rows come together."""
+        """Return whether every single row fills whole groups, so that any cut is right.
+
+        `values` are the arguments; only their shapes matter.
+        """
         if not self._filled:
             return True
         shapes = {var: np.shape(values[i]) for i, var in self._inputs}
@@ -114,7 +117,7 @@ class Groups:
             try:
                 many, of_each = sizes.number(elements), sizes.number(group)
             except IndexError:
-                return True  # the call says what is wrong with its arguments
+                return True  # wrong arguments: the call raises a better error
             if many is not None and of_each is not None and many % max(of_each, 1):
                 return False
         return True

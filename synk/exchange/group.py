@@ -101,7 +101,7 @@ class Workers:
         if start is None:
             start = Parameters(self.params).vector()
         self._medium.fill(start)
-        self._have("begin", {"w": start})
+        self._ask("begin", {"w": start})
         SESSION.ledger.note(self.params, Holding("local", TRAINING))
 
     def begin_again(self) -> None:
@@ -128,7 +128,7 @@ class Workers:
         That is in the order in which the centre moved; and seconds that a rank has
         spent on it, and of these waiting, as means over ranks.
         """
-        reports: list[Report] = self._have("report")
+        reports: list[Report] = self._ask("report")
         moves = [move for report in reports for move in report.exchanges]
         moves.sort(key=lambda move: (move[1].fragment, move[0]))
         seconds = np.mean([report.seconds for report in reports])
@@ -141,12 +141,12 @@ class Workers:
         Those are the centre's, or without one the workers' average. What each worker
         has of its own is kept aside.
         """
-        self._have("show", {"w": self.result()})
+        self._ask("show", {"w": self.result()})
         SESSION.ledger.note(self.params, SHOWN)
 
     def hide(self) -> None:
         """Give the variables back to the workers."""
-        self._have("hide")
+        self._ask("hide")
         SESSION.ledger.note(self.params, Holding("local", TRAINING))
 
     def result(self) -> np.ndarray:
@@ -161,14 +161,14 @@ class Workers:
 
     def _vectors(self) -> list[np.ndarray]:
         """Return the parameters of each worker."""
-        found = [SESSION.context.array(of["w"]) for of in self._have("own_parameters")]
+        found = [SESSION.context.array(of["w"]) for of in self._ask("own_parameters")]
         return [vector for vector in found if vector.size]
 
     def state(self) -> tuple[dict[str, np.ndarray], list[dict[str, np.ndarray]]]:
         """Return all that training goes on with: what is shared, and by rank."""
         by_rank = [
             {k: np.array(SESSION.context.array(v)) for k, v in of_rank.items()}
-            for of_rank in self._have("state")
+            for of_rank in self._ask("state")
         ]
         return self._medium.state(), by_rank
 
@@ -178,12 +178,12 @@ class Workers:
         """Go on with what `state` has returned, and show it."""
         self._medium.restore(shared)
         if SESSION.nodes > 1:
-            self._have("restore_medium", shared)
+            self._ask("restore_medium", shared)
         for rank, state in enumerate(by_rank):
-            self._have("restore", state, rank)
+            self._ask("restore", state, rank)
         self.show()
 
-    def _have(
+    def _ask(
         self,
         what: str,
         arrays: dict[str, np.ndarray] | None = None,

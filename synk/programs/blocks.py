@@ -93,14 +93,14 @@ class Blocks:
     def cover(self, cut: Cut) -> bool:
         """Tell whether all that a call computes of rows can go in blocks."""
         stages = [stage for stage in cut.stages if stage.rows]
-        return bool(stages) and all(self.found(stage, cut) for stage in stages)
+        return bool(stages) and all(self.in_blocks(stage, cut) for stage in stages)
 
     def are_apart(self, cut: Cut) -> bool:
         """Tell whether something is needed of each block by itself."""
-        found = [self.found(stage, cut) for stage in cut.stages if stage.rows]
+        found = [self.in_blocks(stage, cut) for stage in cut.stages if stage.rows]
         return any(way == "stack" for each in found if each for _, way in each.takes)
 
-    def found(self, stage: Stage, cut: Cut) -> PartInBlocks | None:
+    def in_blocks(self, stage: Stage, cut: Cut) -> PartInBlocks | None:
         """Return how a stage's part goes in blocks, or None if it cannot."""
         number = id(stage.merged)
         if number not in self._found:

@@ -125,14 +125,14 @@ class RankCall:
             *self.rows[:n],
             *self.task.constants,
             *self.rows[n:],
-            *self._told(),
+            *self._call_values(),
             *[
                 self.by_block[var] if var in self.by_block else self.values[var]
                 for var in piece.receives
             ],
         ]
 
-    def _told(self) -> list[np.ndarray]:
+    def _call_values(self) -> list[np.ndarray]:
         """Return what parts take that the arguments do not tell."""
         if not self.spec.call_variables:
             return []

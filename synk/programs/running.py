@@ -161,7 +161,11 @@ def _run_in_blocks(call: RankCall, level: int, kept: Kept | None, size: int) -> 
     It may receive terms that were kept.
     """
     stage, blocks, tree = call.cut.stages[level], call.programs.blocks, call.task.tree
-    found, piece, rows = blocks.found(stage, call.cut), stage.merged, len(call.rows[0])
+    found, piece, rows = (
+        blocks.in_blocks(stage, call.cut),
+        stage.merged,
+        len(call.rows[0]),
+    )
     # Without a tree over the rows of all ranks each adds up its own.
     local = block_cut((0, rows), size) if tree is None else tree.of(call.rank)
     if found is None or local is None:
