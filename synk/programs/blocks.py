@@ -1,13 +1,12 @@
-"""Which stages' parts can be run for blocks of rows, and how their values meet.
+"""Which parts of stages can run block by block, and how blocks' values are combined.
 
-What a compiled graph computes on the way, such as ``X @ w`` and functions of it, is
-read while it is in a core's cache then. A block is to the graph what a rank is: rows of
-its own, which the collectives take as they take a rank's. Whether a function goes in
-blocks, and of how many rows, is in its plan (`choice.plan`); how they are run is in
-`running`.
+With blocks of rows, intermediate values such as ``X @ w`` are read while they are in a
+core's cache. The graph computes a block as it computes a rank's rows, so collectives
+combine blocks as they combine ranks. The plan says whether a call goes in blocks, and
+of how many rows (`choice.plan`); `running` runs them.
 
-Sums, averages and products come together in a tree over the blocks' numbers, of which a
-rank makes the subtrees that it has all blocks of (`reduce_tree`).
+Sums, averages and products of floats are added in a tree over the blocks' numbers. Each
+rank makes the subtrees of its own blocks (`reduce_tree`).
 """
 
 from __future__ import annotations
@@ -30,17 +29,17 @@ from ..reduce_tree import Columns, has_order
 
 
 class Take(NamedTuple):
-    """A value that a part makes of each block, and how those come together."""
+    """A value that a part computes for each block, and the way to combine these."""
 
     var: Variable
     way: Way
 
 
 class PartInBlocks:
-    """How a stage's part goes in blocks.
+    """How a stage's part runs block by block: the values to take from each block.
 
-    It makes what the stage reduces in a tree, outputs that the master combines in one,
-    and all else. The trees come together by these ops.
+    `handed` are values that the stage reduces in a tree, `wired` outputs that the
+    master combines in a tree, `others` all else. `ops` has the op of each value.
     """
 
     def __init__(
@@ -60,7 +59,7 @@ class PartInBlocks:
     def columns(
         self, shapes: Sequence[tuple[int, ...]]
     ) -> tuple[Columns, Columns, Columns]:
-        """Return where values lie in entries: those handed on, those wired, and all."""
+        """Return the columns of handed, of wired and of all values, for `shapes`."""
         key = tuple(shapes)
         if key not in self._columns:
             trees = zip(shapes, self.trees, strict=True)
@@ -72,36 +71,36 @@ class PartInBlocks:
 
 
 class Blocks:
-    """The parts of a function on one rank that can be run for blocks of rows."""
+    """The parts of a function, on one rank, that can run block by block."""
 
     def __init__(self, spec: FunctionSpec) -> None:
         self._spec = spec
         self._sums: dict[Variable, ReduceOp | None] = dict(spec.sums)
         if spec.sliceable:
             self._sums = {}
-        # By the identity of a stage's merged part.
+        # By the id of a stage's merged part, as all dicts here.
         self._found: dict[int, PartInBlocks | None] = {}
         self._handed: dict[int, dict[Variable, int]] = {}
-        # What runs a part in a compiled loop; None where there can be none.
+        # The compiled loop over the blocks of a part; None if numba cannot compile it.
         self.loops: dict[int, Loop | None] = {}
-        # Why not all that is computed of rows can go in blocks.
+        # The first reason why some part cannot run block by block.
         self.refused: str | None = None
-        # How many blocks the last call's first such part had, and whether a compiled
-        # loop went through them.
+        # Of the last call's first part in blocks: the number of blocks, and whether a
+        # compiled loop ran them.
         self.last: tuple[int, bool] | None = None
 
     def cover(self, cut: Cut) -> bool:
-        """Tell whether all that a call computes of rows can go in blocks."""
+        """Return whether all parts of a call that have rows can run block by block."""
         stages = [stage for stage in cut.stages if stage.rows]
         return bool(stages) and all(self.in_blocks(stage, cut) for stage in stages)
 
     def are_apart(self, cut: Cut) -> bool:
-        """Tell whether something is needed of each block by itself."""
+        """Return whether some value is needed for each block, not combined."""
         found = [self.in_blocks(stage, cut) for stage in cut.stages if stage.rows]
         return any(way == "stack" for each in found if each for _, way in each.takes)
 
     def in_blocks(self, stage: Stage, cut: Cut) -> PartInBlocks | None:
-        """Return how a stage's part goes in blocks, or None if it cannot."""
+        """Return how a stage's part runs block by block, or None if it cannot."""
         number = id(stage.merged)
         if number not in self._found:
             found = self._find(stage, cut)
@@ -111,7 +110,7 @@ class Blocks:
         return self._found[number]
 
     def _find(self, stage: Stage, cut: Cut) -> PartInBlocks | str:
-        """Return how a part goes in blocks, or why it cannot."""
+        """Return how a part runs block by block, or why it cannot."""
         part = stage.merged
         if part.updates or any(isinstance(v.type, RandomType) for v in part.reads):
             return "random numbers are drawn for it"
@@ -136,7 +135,7 @@ class Blocks:
         return PartInBlocks(list(handed), list(wired), list(others), self._sums)
 
     def _uses(self, var: Variable, stage: Stage, cut: Cut) -> Iterator[tuple[str, Any]]:
-        """Yield what a value is for, and how it is combined or received there."""
+        """Yield each use of a value, and the op that combines ranks' values for it."""
         for red in stage.reduced:
             if contributed(red) is var:
                 yield "reduced", op_of(red)
@@ -150,7 +149,7 @@ class Blocks:
             yield "forwarded", "gather" if is_by_row else "stack"
 
     def _way(self, var: Any, op: Any) -> Way | Literal["none"]:
-        """Return how blocks' values come together for a use."""
+        """Return the way to combine blocks' values for a use with this op."""
         if op == "gather":
             return "none" if var in self._sums else "rows"
         if op == "stack":
@@ -161,10 +160,9 @@ class Blocks:
         return way
 
     def handed(self, stage: Stage, cut: Cut) -> dict[Variable, int]:
-        """Return the reductions of a stage that go in a tree, if its part does.
+        """Return {reduction in a tree: position of its value in the handed ones}.
 
-        By each is which of the values that the stage hands on it is of, on a rank
-        without rows too.
+        A rank without rows needs this as well.
         """
         number = id(stage.merged)
         if number not in self._handed:

@@ -1,8 +1,8 @@
-"""One rank's part in a call: what it computes, and the way through the stages.
+"""One rank's computation in a call, stage by stage.
 
-A stage's part is run on the rows taken, its values are reduced with the other ranks',
-and the next stage receives them. What is computed is kept by the variable of the graph
-that it is the value of.
+For each stage the rank runs the part on its rows and reduces values with the other
+ranks; the next stage receives the results. Values are stored by their variable in the
+graph.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from .transaction import Transaction
 
 
 class Reducer(Protocol):
-    """What a stage needs of the transport."""
+    """The transport that combines the ranks' values of a stage."""
 
     def reduce(
         self,
@@ -38,12 +38,15 @@ class Reducer(Protocol):
         weights: Sequence[int],
         times: Times,
     ) -> list[np.ndarray]:
-        """Combine the ranks' values; a rank without rows has None."""
+        """Return the combined values; `values` is None on a rank without rows.
+
+        `key` identifies the buffer, the same on all ranks; `weights` are ranks' rows.
+        """
 
 
 @dataclass(slots=True)
 class Task:
-    """What one rank computes in one call."""
+    """The description of one rank's computation in one call."""
 
     programs: Programs
     kind: CallKind
@@ -60,27 +63,26 @@ class Task:
     rank: int = 0
     num_slices: int = 1
     block: int = 0
-    """Rows of a block, where parts are run for one after the other; 0: in one go."""
+    """Rows of a block; 0 if parts run on all rows of the rank at once."""
     tree: BlockCut | None = None
-    """The blocks of all ranks, where what they make comes together in a tree; without
-    it each rank adds up its own."""
+    """The blocks of all ranks, if these are combined in a tree. If None, each rank
+    combines its own blocks first."""
     padded_size: PaddedSize = UNPADDED
-    """If the selections are padded. Slices are padded as they come."""
+    """The size of padded selections. Slices are padded one by one, not here."""
     taken: list[np.ndarray] | None = None
-    """The rows, if they have been taken already; in one go only."""
+    """The rows, if they were loaded before; not for slices."""
     all_rows: Callable[[int, Any], np.ndarray] | None = None
-    """Returns all rows of the call, of an input by its number and source. Without it
-    ranks gather the rows of inputs as they do others."""
+    """``all_rows(i, source)`` returns all ranks' rows of input i. If None, ranks gather
+    rows of inputs as they gather other values."""
     transaction: Transaction | None = None
-    """Which updates are made by, if there are any. On one rank, what is run in one go
-    makes its updates itself."""
+    """Stores the updates. On one rank, compiled code may make updates in place."""
     kept: tuple | None = None
-    """Tells these rows from others, if what follows from them alone is to be kept."""
+    """The key of these rows, if terms of them are to be kept."""
     times: Times = UNCOUNTED
 
 
 class RankCall:
-    """One rank's part in one call: the values that travel between parts."""
+    """One rank's computation in one call: runs parts, and holds their values."""
 
     def __init__(self, task: Task, kind: CallKind) -> None:
         self.task, self.kind = task, kind
@@ -88,20 +90,20 @@ class RankCall:
         self.spec: FunctionSpec = task.programs.spec
         self.cut: Cut = task.programs.cut(kind, task.subset)
         self.is_idle = kind == "idle"
-        self.parts = 0  # or into how many slices a rank's rows are cut
+        self.parts = 0  # the number of slices; 0 without slices
         self.rows: list[np.ndarray] = []
         self.rank, self.weights = task.rank, task.weights
         self.values: dict[Variable, np.ndarray] = {}
         self.padded_size = UNPADDED
-        # Of each block, along a first axis; what goes to the other ranks, to be reduced
-        # in a tree; and what the master combines in one.
+        # Values with one entry for each block; subtrees that ranks reduce; outputs in
+        # trees that the master merges.
         self.by_block: dict[Variable, np.ndarray] = {}
         self.handed: Subtrees | None = None
         self.in_trees: dict[Variable, TreeOutput] = {}
         self._news: list[tuple[Part, list[Any]]] = []
 
     def run_part(self, piece: Part, padded: bool = False) -> None:
-        """Run a part and keep what it computes."""
+        """Run a part and store its values."""
         if piece:
             results = self.outputs_of(piece, padded)
             if piece.news:
@@ -111,15 +113,15 @@ class RankCall:
             self.values.update(zip(piece.wants, results, strict=True))
 
     def outputs_of(self, piece: Part, padded: bool) -> list[np.ndarray]:
-        """Run a part on the rows taken."""
+        """Run a part on `rows` and return its results."""
         program, given = self.programs.program(piece, padded), self.arguments(piece)
-        if padded:  # it is told how many of the rows are real
+        if padded:  # padded code also takes the number of real rows
             n = len(given) - len(piece.receives)
             given.insert(n, np.asarray(self.padded_size.real))
         return program(*given)
 
     def arguments(self, piece: Part) -> list[np.ndarray]:
-        """Return what the code of a part takes: rows, constants, what it receives."""
+        """Return the arguments of a part's code: rows, broadcast inputs, values."""
         n = len(self.spec.inputs)
         return [
             *self.rows[:n],
@@ -133,7 +135,7 @@ class RankCall:
         ]
 
     def _call_values(self) -> list[np.ndarray]:
-        """Return what parts take that the arguments do not tell."""
+        """Return values for `spec.call_variables`: numbers of rows, and the like."""
         if not self.spec.call_variables:
             return []
         call, total = self.spec.call, sum(self.weights)
@@ -148,11 +150,11 @@ class RankCall:
 
     @property
     def first_row(self) -> int:
-        """How many rows of the call are before those that are computed on now."""
+        """The number of the call's rows before those in `rows`."""
         return sum(self.weights[: self.rank])
 
     def reduce(self, stage: Stage, level: int) -> None:
-        """Combine what the stage computed with the other ranks' values."""
+        """Combine this rank's values of a stage with the other ranks'."""
         if not stage.reduced:
             return
         self.times.spent(COMMON if self.is_idle else stage.phase, level)
@@ -161,7 +163,7 @@ class RankCall:
             assert self.task.all_rows is not None
             dtype = self.spec.inputs[i].type.dtype  # type: ignore[attr-defined]
             rows = np.asarray(self.task.all_rows(i, self.task.sources[i]), dtype)
-            # Numba would compile anew for a strided or a read-only array.
+            # Numba would compile again for a strided or read-only array.
             self.values[var] = rows if rows.flags.carray else rows.copy()
         reduced = [var for var in stage.reduced if var not in inputs]
         if self.task.tree is not None:
@@ -173,17 +175,17 @@ class RankCall:
                 self.programs.shapes[var] = self.values[var].shape
 
     def inputs_read(self, stage: Stage) -> dict[Variable, int]:
-        """Return what of a stage's gathers each rank reads where the inputs lie."""
+        """Return the gathers of inputs' rows, which ranks read from shared memory."""
         return {} if self.task.all_rows is None else stage.of_inputs
 
     def _meet_in_tree(
         self, stage: Stage, reduced: list[Variable], level: int
     ) -> list[Variable]:
-        """Combine in a tree what is; return what is left."""
+        """Combine the values that are reduced in a tree; return the other ones."""
         handed = self.programs.blocks.handed(stage, self.cut)
         if not handed:
             return reduced
-        reducer: Any = self.task.reducer  # that of the host: blocks are numba's
+        reducer: Any = self.task.reducer  # never a GPU's: only numba has blocks
         key = *self._key, level, "tree"
         results = reducer.reduce_tree(key, self.handed, self.task.tree, self.times)
         self._have_met(level)
@@ -192,18 +194,18 @@ class RankCall:
 
     @property
     def _key(self) -> tuple:
-        """What the ranks' buffers for this kind of call go by."""
-        in_tree = self.task.tree is not None  # where other values meet by themselves
+        """The key of the ranks' buffers for this kind of call."""
+        in_tree = self.task.tree is not None  # then the buffer holds other values only
         return self.programs.number, self.kind == "slice", in_tree, self.subset
 
     def _have_met(self, level: int) -> None:
-        """Take note that what fails from now on may have been seen by others."""
+        """Note that ranks have met at this level, so that their last call stays."""
         if self.task.transaction is not None:
             self.task.transaction.have_met()
             self.task.transaction.phase[0] = COMPUTING + STAGE * (level + 1)
 
     def _meet(self, reduced: list[Variable], level: int) -> None:
-        """Combine values with the other ranks'."""
+        """Combine values with the other ranks', not in a tree."""
         given = None if self.is_idle else list(map(self._given_for, reduced))
         key, ops = (*self._key, level), list(map(_wire_op, reduced))
         results = self.task.reducer.reduce(key, given, ops, self.weights, self.times)
@@ -211,9 +213,9 @@ class RankCall:
         self.values.update(zip(reduced, results, strict=True))
 
     def _given_for(self, reduced: Variable) -> Any:
-        """Return what this rank gives for a reduction.
+        """Return this rank's value for a reduction.
 
-        What is gathered or stacked is the sum of shares among zeros.
+        To gather or stack, ranks sum arrays with their own entries among zeros.
         """
         var, op, tree = contributed(reduced), op_of(reduced), self.task.tree
         if op != "gather" and op != "stack":
@@ -224,28 +226,28 @@ class RankCall:
         if op == "gather":
             total, before = sum(self.weights), sum(self.weights[: self.rank])
             if not total:
-                return own  # of which there are none
+                return own  # no rank has rows
             each = len(own) // self.weights[self.rank]
             return _among_zeros(own, each * before, each * total)
-        if tree is not None:  # there is one of each block
+        if tree is not None:  # one entry for each block
             return _among_zeros(own, tree.first(self.rank), tree.first(ranks))
-        # There is one of each slice, or one.
+        # One entry for each slice, or for the rank.
         parts, own = self.parts or 1, own if self.parts else own[None]
         return _among_zeros(own, parts * self.rank, parts * ranks)
 
     def value(self, role: str, var: Variable) -> np.ndarray:
-        """Return a value of this call: to "reduce", for an "output" or an "update"."""
+        """Return a value; `role` is its use: "reduce", "output" or "update"."""
         return self.values[var]
 
     def real(self, var: Variable, value: Any) -> Any:
-        """Return what a value is without the entries of copies."""
+        """Return a value without the entries of padding."""
         if not self.padded_size:
             return value
         assert self.programs.padding is not None
         return self.programs.padding.cut(var, value, self.padded_size)
 
     def finish(self) -> list[Any]:
-        """Store the new values; return the outputs, or what there is of them."""
+        """Store the updates; return the outputs, as `TreeOutput` if in a tree."""
         self.store()
         as_output, wanted = self.programs.engine.as_output, self.cut.outputs
         outputs = [
@@ -261,7 +263,7 @@ class RankCall:
         return outputs
 
     def store(self) -> None:
-        """Make the new values those of the shared variables."""
+        """Store the new values of the shared variables, by the transaction."""
         transaction, cut = self.task.transaction, self.cut
         if not cut.stored and not self._news:
             return
@@ -273,7 +275,7 @@ class RankCall:
         for i in cut.stored:
             shared, new = cut.updates[i]
             if self.is_idle and new in cut.on_rows:
-                if i in self.spec.row_updates:  # as rows of inputs, there are none
+                if i in self.spec.row_updates:  # this rank's part has no rows
                     none = np.array(host.get_value(shared)[:0])
                     none = transaction.with_other_rows(shared, none)
                     transaction.store(self.programs.engine, shared, none)
@@ -291,7 +293,7 @@ class RankCall:
             transaction.store(self.programs.engine, shared, value)
 
     def _write(self, transaction: Transaction, i: int) -> None:
-        """Write to some elements of a variable."""
+        """Make update i by writing to some elements of the variable, in place."""
         made, (shared, _) = self.cut.written[i], self.cut.updates[i]
         values = [self.values[var] for var in made.takes]
         write = self.programs.writer(self.kind, self.subset, i)
@@ -299,14 +301,14 @@ class RankCall:
 
 
 def _among_zeros(own: np.ndarray, first: int, total: int) -> np.ndarray:
-    """Return entries in their place along a first axis of so many, which are zeros."""
+    """Return an array of `total` entries: `own` from `first` on, and zeros."""
     out = np.zeros((total, *own.shape[1:]), own.dtype)
     out[first : first + len(own)] = own
     return out
 
 
 def _wire_op(reduced: Any) -> ReduceOp:
-    """Return the op by which the transport combines; bools are added by "max"."""
+    """Return the transport's op: a gather or stack is a sum, of bools a "max"."""
     op = op_of(reduced)
     if op != "gather" and op != "stack":
         return op

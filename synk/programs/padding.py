@@ -1,14 +1,13 @@
-"""Calls of fewer rows than code was compiled for: padded with copies of a row.
+"""Padding: calls on n rows by code that was compiled for more, with copies of a row.
 
-JAX compiles a function anew for every shape of its arguments. Asked to pad, a rank
-takes for n rows the smallest number N of rows that it has compiled the function for, if
-that is not more than twice n, and fills up with copies of the last row. The graph is
-rewritten (see `padded`) so that the copies count for nothing, whatever n is: it is an
-argument. So code for N rows serves all calls of N / 2 to N rows.
+JAX compiles a function anew for every shape of its arguments. With ``pad=True`` a rank
+with n rows takes the smallest N from n to 2 n for which it has code, and fills up with
+copies of its last row. The graph is rewritten (`compiler.padded`) so that copies do not
+count; n is an argument of it. So code for N rows serves calls on N / 2 to N rows.
 
-Which N it is stays so for each n: code is made for more rows only if there is none that
-serves them, and what would serve n from below N would be served by N itself. So a call
-that is repeated gives the same bits.
+The N of an n never changes: code for a new number of rows is made only if no N serves
+it, and a number between n and N would be served by N. So a repeated call gives the same
+bits.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from ..memory.partition import Selection, count
 
 
 class PaddedSize(NamedTuple):
-    """For how many rows a call computes, and how many of them are real."""
+    """The rows that padded code computes, and how many of them are no copies."""
 
     rows: int
     real: int
@@ -39,13 +38,13 @@ class PaddedSize(NamedTuple):
 
 
 UNPADDED = PaddedSize(0, 0)
-"""Of a call that is not padded."""
+"""The size of a call without padding; false."""
 
 
 def rows_computed(sizes: list[int], real: int) -> int:
-    """Return for how many rows to compute where so many are real.
+    """Return the number of rows to compute for `real` rows.
 
-    A rank has code for some numbers of rows; it is one of these from now on.
+    `sizes` are the numbers that a rank has code for; a new one is appended.
     """
     rows = min((N for N in sizes if real <= N <= 2 * real), default=0)
     if not rows:
@@ -54,10 +53,10 @@ def rows_computed(sizes: list[int], real: int) -> int:
 
 
 class ShapesMet:
-    """The numbers of rows that all ranks have met in calls of one function.
+    """The numbers of rows that all ranks had in calls of one function.
 
-    Every rank keeps the same account, so that all leave the same calls out of their
-    times: a rank that compiles keeps the others waiting.
+    A rank that compiles keeps the others waiting. So every rank records the shapes of
+    all, and all leave the same calls out of their times.
     """
 
     def __init__(self) -> None:
@@ -66,9 +65,9 @@ class ShapesMet:
         self._sizes: dict[tuple, list[list[int]]] = {}
 
     def are_new(self, kind: tuple, by_rank: Sequence[int], is_padded: bool) -> bool:
-        """Tell whether some rank compiles for a call, by the rows of each rank.
+        """Return whether some rank compiles for a call, and record the call.
 
-        Its kind is what else tells it.
+        `by_rank` has the rows of each rank; `kind` is all else that code depends on.
         """
         if is_padded:
             sizes = self._sizes.setdefault(kind, [[] for _ in by_rank])
@@ -85,12 +84,12 @@ class ShapesMet:
 
 
 class Padding:
-    """What a function becomes that is padded, and the numbers of rows for that."""
+    """The padded form of a function's graph, and the numbers of rows with code."""
 
     def __init__(self, spec: FunctionSpec) -> None:
         self._spec = spec
         self._real = pt.lscalar("real_rows")
-        self.reason: str | None = None  # why it cannot be padded
+        self.reason: str | None = None  # why the function cannot be padded, or None
         self._sizes: list[int] = []
         take_all(spec.own_ops)
         if not spec.row_inputs:
@@ -101,12 +100,12 @@ class Padding:
             graph = spec.graph
             self._facts.walk(graph)
             for var in graph:
-                self._facts.padded(var)  # so that it can be cut
+                self._facts.padded(var)  # raises if `cut` would not know its rows
         except (CannotPad, Refused) as error:
             self.reason = str(error)
 
     def padded_size(self, selections: Sequence[Selection]) -> PaddedSize:
-        """Return for how many rows to compute; none if it is not to be padded."""
+        """Return the padded size of a rank's selections, or `UNPADDED`."""
         (real, *others) = map(count, selections)
         if not real or any(other != real for other in others):
             return UNPADDED
@@ -115,12 +114,12 @@ class Padding:
     def rewritten(
         self, piece: Part, known: dict[Variable, Variable], news: Sequence[Variable]
     ) -> tuple[list[Variable], list[Variable]]:
-        """Return the graph of a part for any number of real rows: inputs and results.
+        """Return the padded graph of a part: its further inputs, and its results.
 
-        The first of these inputs, which come after those of the function, is that
-        number. Of what the part receives, some is `known`, as what is computed from
-        shapes; it leads random streams on to `news`. What the whole graph did not show
-        raises CannotPad here.
+        The first of these inputs, which follow the function's, is the number of real
+        rows; the others stand for the values that the part receives. `known` has
+        graphs for some of these, as of shapes; `news` are new states of random streams.
+        Raise CannotPad for a part that cannot be padded though the whole graph can.
         """
         facts = self._facts
         padder = Padder(self._spec.row_inputs, self._real, facts)
@@ -138,22 +137,22 @@ class Padding:
         return [self._real, *stand_ins], [padder.new[var] for var in graph]
 
     def cut(self, var: Variable, value: Any, padded_size: PaddedSize) -> Any:
-        """Return of a part's result what it is for the real rows."""
+        """Return a part's result without the entries of copies."""
         state = self._padded(var)
         return value if state is None else cut(value, state, padded_size)
 
     def is_whole(self, var: Variable) -> bool:
-        """Tell whether a value has no entries of rows, of which some are copies."""
+        """Return whether a value has no entries for rows, so that `cut` keeps it."""
         return self._padded(var) is None
 
     def _padded(self, var: Variable) -> Padded | None:
-        if var not in self._facts.new:  # of the plain graph, which one rank runs
+        if var not in self._facts.new:  # a variable of the plain graph, for one rank
             self._facts.walk([var])
         return self._facts.padded(var)
 
 
 def cut(value: Any, state: Padded, size: PaddedSize) -> Any:
-    """Return the real rows' entries of an array."""
+    """Return an array without the entries of copies."""
     if size.rows == size.real:
         return value
     length = value.shape[state.axis]
@@ -170,7 +169,7 @@ def cut(value: Any, state: Padded, size: PaddedSize) -> Any:
 
 
 def widened(selections: list[Selection], size: PaddedSize) -> list[Selection]:
-    """Return selections of as many rows as are computed: the last ones repeat."""
+    """Return selections of `size.rows` rows, by repeating the last row."""
     if size.rows <= size.real:
         return selections
     places = np.minimum(np.arange(size.rows), size.real - 1)

@@ -1,18 +1,18 @@
-"""What a rank runs for one function: the parts of its stages, compiled when needed.
+"""The compiled parts of a function on one rank, and the kinds of calls that run them.
 
 ``step``
-    An ordinary call: every stage as one compiled graph, after another that draws.
+    An ordinary call: a graph that draws random numbers, then one graph for each stage.
 ``uncut``
-    The same on one rank: the whole graph, as plain PyTensor would compile it.
+    An ordinary call on one rank: the whole graph, as plain PyTensor would compile it.
 ``slice``
     A call with `num_slices`: the rows part of every stage runs for one slice after the
-    other, each from the original values of the shared variables; what it computes is
+    other, each from the original values of the shared variables; values are
     accumulated, and variables are updated once, at the end.
 ``kept``
-    A step of which what follows from the rows alone is kept from call to call.
+    A step that keeps, from call to call, terms that depend on the rows alone.
 ``idle``
-    A rank without rows runs the common parts only: a step counter goes on there, the
-    update by a reduced gradient is made, and a gradient of nothing (NaN) has no effect.
+    On a rank without rows: the common parts only. A step counter is increased, and the
+    update by a reduced gradient is made; an own gradient, of no rows (NaN), is not.
 """
 
 from __future__ import annotations
@@ -52,11 +52,11 @@ Subset = tuple[int, ...]
 """Positions of the outputs asked for, ascending."""
 
 CallKind: TypeAlias = Literal["step", "uncut", "slice", "kept", "idle"]
-"""What a rank runs in a call; see above."""
+"""The kind of a rank's call; see the top of this file."""
 
 
 class KeptTerms:
-    """The terms of the last rows, on one rank."""
+    """The kept values of a part on one rank, for the rows of the last call."""
 
     def __init__(self) -> None:
         self._key: Any = None
@@ -64,16 +64,16 @@ class KeptTerms:
 
     @property
     def nbytes(self) -> int:
-        """The bytes that are kept now."""
+        """The bytes of the kept values."""
         return sum(value.nbytes for value in self._values.values())
 
     def of(
         self, part: Part, key: tuple | None, compute: Callable[[], list]
     ) -> dict[Variable, Any]:
-        """Return the values of a part, computed if they are not those that are kept.
+        """Return the values of a part; ``compute()`` them unless they are kept.
 
-        The key tells the rows from others: by states of data, and which rows of these.
-        Without one there is nothing to know them by, and nothing is kept.
+        `key` identifies the rows: states of `Data`, and bounds of rows. If it is None,
+        nothing is kept.
         """
         if key is None:
             return dict(zip(part.wants, compute(), strict=True))
@@ -90,7 +90,7 @@ class KeptTerms:
 class Programs:
     """The compiled parts of one function on one rank.
 
-    The ranks' flat buffers go by the function's number.
+    `number` is the function's number, the same on all ranks.
     """
 
     def __init__(self, number: int, spec: FunctionSpec) -> None:
@@ -104,17 +104,17 @@ class Programs:
             shared for shared, _ in spec.updates if isinstance(shared.type, RandomType)
         ]
         """The random streams that calls draw from."""
-        self.notice: Notice | None = None  # the master's has one
+        self.notice: Notice | None = None  # in the master, to print "compiling"
         self.times = Times(spec.name or f"function {number}")
         self.exchanges: ExchangeTimes | None = None
-        """Where calls are steps under a training rule."""
+        """Times of exchanges, if calls are steps of a training rule."""
         self.shapes: dict[Variable, tuple[int, ...]] = {}
-        """Of the values that stages reduced, when they did so first."""
+        """The shapes of reduced values, for explanations."""
         self._cuts: dict[tuple[CallKind, Subset], Cut] = {}
         self.kept_terms = KeptTerms()
         self.blocks = Blocks(spec)
         self._in_blocks: dict[Subset, bool] = {}
-        # By the identity of a part, and whether it is padded.
+        # By the id of a part, and whether it is padded.
         self._compiled: dict[tuple[int, bool], Callable] = {}
         self._writers: dict[int, Callable] = {}
         self.padding: Padding | None = None
@@ -125,11 +125,11 @@ class Programs:
         self.loader = RowLoader(len(spec.row_inputs), len(spec.bcast_inputs))
 
     def streams(self, kind: CallKind) -> list[CommonStream]:
-        """Return the random streams that all ranks have alike in a kind of call."""
+        """Return the random streams that all ranks share in a kind of call."""
         return [] if kind == "uncut" else self.spec.streams
 
     def block(self, subset: Subset, planned: int) -> int:
-        """Return the planned rows of a block; 0 if not all of rows can go in blocks."""
+        """Return `planned`, or 0 if some part with rows cannot run block by block."""
         if not planned:
             return 0
         goes = self._in_blocks.get(subset)
@@ -140,7 +140,7 @@ class Programs:
         return planned if goes else 0
 
     def takes_part(self, subset: Subset) -> bool:
-        """Tell whether a rank without rows has anything to do."""
+        """Return whether a rank without rows has anything to compute or reduce."""
         stages = self.cut("idle", subset).stages
         has_work = any(stage.common or stage.reduced for stage in stages)
         return has_work or bool(self.spec.row_updates)
@@ -150,7 +150,7 @@ class Programs:
         key: tuple[CallKind, Subset] = ("step" if kind == "idle" else kind, subset)
         if key not in self._cuts:
             if kind == "uncut":
-                # Where nothing is reduced this is a step, and compiled once for both.
+                # If nothing is reduced, use the step's parts, compiled already.
                 made = self.cut("step", subset)
                 reduces = any(stage.reduced for stage in made.stages)
                 if reduces or self.spec.streams:
@@ -170,12 +170,12 @@ class Programs:
         return not self.is_padded or self.padding.is_whole(var)  # type: ignore[union-attr]
 
     def kept(self, subset: Subset) -> Kept | None:
-        """Return the part of what can be kept, if there is anything."""
+        """Return the part that computes terms of the rows alone, or None."""
         kept: Any = self.cut("kept", subset).stages[0].kept
         return kept or None
 
     def shapes_compiled(self) -> int | None:
-        """Return for how many shapes code was made, if it is made for each."""
+        """Return the number of shapes that code was made for; None if for any shape."""
         seen: dict[int, int] = {}
         for (piece, _), program in self._compiled.items():
             shapes = getattr(program, "shapes", None)
@@ -184,7 +184,7 @@ class Programs:
         return max(seen.values(), default=None)
 
     def has(self, kind: CallKind, subset: Subset) -> bool:
-        """Tell whether what one kind of call needs has been compiled."""
+        """Return whether all parts for a kind of call are compiled."""
         parts = self._parts(kind, subset)
         return all((id(part), False) in self._compiled for part in parts)
 
@@ -198,7 +198,7 @@ class Programs:
         return [part for stage in stages for part in parts_of(kind, stage)]
 
     def compile(self, kind: CallKind, subset: Subset) -> None:
-        """Compile what one kind of call needs, where that has not been done."""
+        """Compile the parts for a kind of call that are not compiled yet."""
         with without_collection():
             for stage in self.cut(kind, subset).stages:
                 for piece in parts_of(kind, stage):
@@ -206,8 +206,8 @@ class Programs:
                     try:
                         self.program(piece, self.is_padded and has_rows)
                     except CannotPad as error:
-                        # PyTensor rewrites graphs within a graph where they stand, so
-                        # that they may be others by now than when they were examined.
+                        # PyTensor rewrites inner graphs in place, so they may have
+                        # changed since `Padding` examined them.
                         assert self.padding is not None
                         self.padding.reason, self.is_padded = str(error), False
                         self.program(piece)
@@ -216,10 +216,10 @@ class Programs:
         self.times.is_fresh = True
 
     def make_machine_code(self, kind: CallKind, subset: Subset) -> None:
-        """Have numba make the code of a kind of call before the call, where it can.
+        """Have numba make machine code for a kind of call now, if it can.
 
-        Parts are gone through in the order of a call: what one returns, the next
-        receives.
+        This goes through parts in the order of a call, as the types of the values that
+        a part receives follow from the parts before.
         """
         inputs = [array_type(var) for var in self.spec.all_inputs]
         known: dict[Variable, Any] = {}
@@ -231,7 +231,7 @@ class Programs:
             known.update({var: array_type(var) for var in stage.reduced})
 
     def program(self, piece: Part, padded: bool = False) -> Callable:
-        """Return the compiled code of a part, for padded rows or as they are."""
+        """Return the compiled code of a part, in its padded form or not."""
         program = self._compiled.get((id(piece), padded))
         if program is None:
             program = self._compile(piece, padded)
@@ -255,7 +255,7 @@ class Programs:
         return self._compiled_graph(inputs, graphs[:n], updates)
 
     def writer(self, kind: CallKind, subset: Subset, i: int) -> Callable:
-        """Return what writes to some elements of a variable, in place."""
+        """Return a function that makes update i by writing to elements, in place."""
         if i not in self._writers:
             made, (shared, _) = self.cut(kind, subset).written[i], self.spec.updates[i]
             taken: list[Variable] = [var.type() for var in made.takes]
@@ -276,7 +276,7 @@ class Programs:
     # -- rows
 
     def padded(self, selections: list[Selection]) -> tuple[list[Selection], PaddedSize]:
-        """Return selections of rows as they are padded, if they are."""
+        """Return selections with padding, if the function is padded, and their size."""
         if not self.is_padded:
             return selections, UNPADDED
         assert self.padding is not None
@@ -285,7 +285,7 @@ class Programs:
 
 
 def parts_of(kind: CallKind, stage: Stage) -> list[Part]:
-    """Return what is run of a stage in one kind of call, in that order."""
+    """Return the parts of a stage that one kind of call runs, in order."""
     parts: dict[CallKind, list[Part]] = {
         "uncut": [stage.merged],
         "step": [stage.drawn, stage.merged],

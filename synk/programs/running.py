@@ -1,12 +1,11 @@
-"""What a rank does of a call: with rows, in one go or by parts; or without any.
+"""Runs a rank's call: on its rows at once, in blocks, in slices, or without rows.
 
-Parts are blocks, or slices where the script asks for them. Every slice starts from the
-original values of the shared variables. What the rows part of a stage computes is
-accumulated over the slices, each value by its op and for each of its roles; the common
-part runs once.
+Blocks follow from the plan, slices from the script's `num_slices`. Every slice starts
+from the original values of the shared variables. The values of a stage's rows part are
+accumulated over the slices, by the op of each of their uses; the common part runs once.
 
-Where numba has compiled a part, the loop over blocks is compiled as well; else Python
-goes from block to block.
+If numba has compiled a part, it compiles the loop over blocks as well; otherwise Python
+runs the loop.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ from .padding import UNPADDED
 
 
 def run(task: Task) -> list[Any]:
-    """Compute outputs and make updates, in one go, in blocks or in slices."""
+    """Compute outputs and make updates, for a rank with rows; return the outputs."""
     if task.kind == "slice":
         return SlicedCall(task, "slice").run()
     call, programs, times = RankCall(task, task.kind), task.programs, task.times
@@ -72,9 +71,9 @@ def run(task: Task) -> list[Any]:
 
 
 def idle(task: Task) -> None:
-    """Take part in a call without rows."""
+    """Run the common parts and the reductions of a call, on a rank without rows."""
     call = RankCall(task, "idle")
-    # No row enters the common parts.
+    # The common parts take rows as arguments, and do not read them.
     call.rows = [
         np.empty((0, *source.shape[1:]), var.type.dtype)
         for source, var in zip(task.sources, task.programs.spec.row_inputs, strict=True)
@@ -87,32 +86,32 @@ def idle(task: Task) -> None:
 
 
 class Total:
-    """One value, accumulated over parts of a rank's rows by its op."""
+    """One value, accumulated by its op over blocks or slices of a rank's rows."""
 
     def __init__(self, op: Any) -> None:
         self._op: ReduceOp | Literal["gather", "stack"] | None = op
         self._value: Any = None
 
     def add(self, value: np.ndarray, share: float) -> None:
-        """Take the value of one more part."""
+        """Add the value of one more block or slice; `share` is its part of the rows."""
         if self._op is None:
-            self._value = value  # as it is: in the end, that of the last part
+            self._value = value  # the last one counts
         elif self._op == "gather" or self._op == "stack":
             self._value = [*(self._value or []), value]
-        elif share or self._op != "avg":  # nothing times NaN is NaN
+        elif share or self._op != "avg":  # 0 times NaN is NaN
             if self._value is None:
                 self._value = Accumulator(self._op, value.dtype)
             self._value.add(value, share)
 
     def result(self, is_output: bool = False) -> np.ndarray:
-        """Return the value of all parts."""
+        """Return the accumulated value."""
         if self._op is None:
             return self._value
         if self._op == "gather":
             return np.concatenate(list(map(np.atleast_1d, self._value)))
         if self._op == "stack":
             return np.stack(self._value)
-        # An average of integers is rounded only where a variable must hold it.
+        # An average of integers is rounded for a variable, but not for an output.
         dtype = self._value.dtype
         return self._value.result(result_dtype(self._op, dtype) if is_output else None)
 
@@ -121,16 +120,16 @@ class Total:
 
 
 def _block(task: Task, call: RankCall) -> int:
-    """Return the rows of a block; 0 if a rank's rows are gone through in one go."""
+    """Return the rows of a block; 0 to compute the rank's rows at once."""
     if call.padded_size or not call.rows or len(call.rows[0]) <= task.block:
         return 0 if task.tree is None else task.block
     if task.tree is None and task.programs.blocks.are_apart(call.cut):
-        return 0  # blocks are not those of all ranks
+        return 0  # a value for each block needs blocks that all ranks agree on
     return task.block
 
 
 def _take_kept(task: Task, call: RankCall, kept: Kept, block: int) -> None:
-    """Take what follows from the rows alone, computed as all else is or kept."""
+    """Set the values of terms of the rows alone, kept or computed now."""
     compute = partial(call.outputs_of, kept, padded=False)
     if block:
         compute = partial(_kept_in_blocks, call, kept, block)
@@ -141,9 +140,9 @@ def _take_kept(task: Task, call: RankCall, kept: Kept, block: int) -> None:
 
 
 def _kept_in_blocks(call: RankCall, kept: Kept, size: int) -> list[np.ndarray]:
-    """Return the terms of the data alone, computed in blocks as all else is.
+    """Return the terms of the rows alone, computed block by block.
 
-    What has no entry for each row has one for each block.
+    A term without an entry for each row has one for each block.
     """
     found: list[list] = [[] for _ in kept.wants]
     for _ in _each_block(call, size, {}):
@@ -156,9 +155,9 @@ def _kept_in_blocks(call: RankCall, kept: Kept, size: int) -> list[np.ndarray]:
 
 
 def _run_in_blocks(call: RankCall, level: int, kept: Kept | None, size: int) -> bool:
-    """Run a stage's part, if it can go in blocks of so many rows; return if it has.
+    """Run a stage's part in blocks of `size` rows; return False if it cannot.
 
-    It may receive terms that were kept.
+    `kept` is the part of kept terms, if there are any, which this part receives.
     """
     stage, blocks, tree = call.cut.stages[level], call.programs.blocks, call.task.tree
     found, piece, rows = (
@@ -166,7 +165,7 @@ def _run_in_blocks(call: RankCall, level: int, kept: Kept | None, size: int) -> 
         stage.merged,
         len(call.rows[0]),
     )
-    # Without a tree over the rows of all ranks each adds up its own.
+    # Without a tree over all ranks' blocks, this rank merges its own.
     local = block_cut((0, rows), size) if tree is None else tree.of(call.rank)
     if found is None or local is None:
         return False
@@ -178,17 +177,17 @@ def _run_in_blocks(call: RankCall, level: int, kept: Kept | None, size: int) -> 
     if loop is not None:
         try:
             made = loop(size, local.first(0), rows, *call.arguments(piece))
-        except ERRORS:  # whatever it is, PyTensor tells it better
+        except ERRORS:  # if the call is wrong, the loop in Python raises it better
             pass
     if made is None:
         made = _one_by_one(call, piece, found, kept, size, local.first(0))
-        blocks.loops[id(piece)] = None  # it cannot be compiled, as this has no error
+        blocks.loops[id(piece)] = None  # only the compiled loop had an error
     _keep(call, found, made, local, level)
     return True
 
 
 def _received(call: RankCall, piece: Part, kept: Kept | None) -> dict[Variable, CutBy]:
-    """Return how what a part receives goes to a block."""
+    """Return how each received value is cut for a block; None: it is passed whole."""
     spec = call.programs.spec
     by_row = {*row_by_row(piece.receives, spec.inputs), *(spec.apart or ())}
     if kept is not None:
@@ -206,7 +205,7 @@ def _received(call: RankCall, piece: Part, kept: Kept | None) -> dict[Variable, 
 def _loop(
     call: RankCall, piece: Part, found: PartInBlocks, kept: Kept | None
 ) -> Loop | None:
-    """Return what runs a part in a compiled loop, if there can be one."""
+    """Return a compiled loop that runs a part on all blocks, or None."""
     kinds: list[Any] = [var.type for var in piece.wants]
     if not all(isinstance(kind, DenseTensorType) for kind in kinds):
         return None
@@ -230,7 +229,7 @@ def _one_by_one(
     size: int,
     first: int,
 ) -> Looped:
-    """Run a part for one block after the other, from Python."""
+    """Run a part on one block after the other, in a Python loop."""
     trees, others = found.trees, found.others
     totals = [Total("gather" if way == "rows" else way) for _, way in others]
     columns: Columns | None = None
@@ -256,9 +255,9 @@ def _one_by_one(
 def _each_block(
     call: RankCall, size: int, received: dict[Variable, CutBy]
 ) -> Iterator[tuple[int, int]]:
-    """Have a call compute on one block after the other.
+    """Set the call's rows and values to those of one block after the other.
 
-    Yields the rows of a block, and how many blocks there are.
+    Yield the number of rows of the block, and the number of blocks.
     """
     rows, values, by_block = call.rows, call.values, call.by_block
     of_rows = {var: values[var] for var, by in received.items() if by == "rows"}
@@ -282,7 +281,7 @@ def _each_block(
 def _keep(
     call: RankCall, found: PartInBlocks, made: Looped, local: BlockCut, level: int
 ) -> None:
-    """Tell apart what others get of a call and what is this rank's."""
+    """Store the values of a part in blocks: own ones, and subtrees for other ranks."""
     entries, shapes, results = made
     columns, wired, every = found.columns(shapes)
     for (var, way), value in zip(found.others, results, strict=True):
@@ -306,13 +305,13 @@ def _keep(
 
 
 class SlicedCall(RankCall):
-    """A call whose rows parts run for one slice after the other."""
+    """A call whose rows parts run on one slice of the rank's rows after the other."""
 
     def run(self) -> list[np.ndarray]:
         """Run all stages and return the outputs."""
         sources, selections = self.task.sources, self.task.selections
         self.parts = num_slices = self.task.num_slices
-        # More slices than rows would be empty ones.
+        # No more slices than rows: further ones would be empty.
         num_slices = min(num_slices, max(map(count, selections)) or 1)
         bounds = [cuts(count(rows), num_slices) for rows in selections]
         sizes = list(zip(*map(part_lengths, bounds), strict=True))
@@ -367,10 +366,9 @@ class SlicedCall(RankCall):
             self._totals[role, var] = total.result(is_output=role == "output")
 
     def _drawn_from(self, stage: Stage) -> list[SharedVariable]:
-        """Return the streams that slices draw from and do not lead on.
+        """Return the streams that slices draw from and this stage does not advance.
 
-        A later stage does, or nothing. From those that all ranks have alike every slice
-        is to draw the same.
+        Without the streams that all ranks share: there each slice draws the same.
         """
         kept = {shared for shared, _ in stage.rows.updates}
         kept.update(stream.common for stream in self.spec.streams)
@@ -382,16 +380,16 @@ class SlicedCall(RankCall):
 
     @property
     def first_row(self) -> int:
-        """How many rows of the call are before those of the present slice."""
+        """The number of the call's rows before those of the present slice."""
         return super().first_row + self._before
 
     def value(self, role: str, var: Variable) -> np.ndarray:
-        """Return a value, accumulated over the slices where it was."""
+        """Return a value, or its total over slices for this `role`, if there is one."""
         total = self._totals.get((role, var))
         return self.values[var] if total is None else total
 
     def _roles(self, stage: Stage) -> dict[tuple[str, Variable], Any]:
-        """Return what the rows part computes, what for, and how slices combine it."""
+        """Return {(role, value of the rows part): op that combines slices}."""
         roles: dict[tuple[str, Variable], Any] = {}
         inputs = self.inputs_read(stage)
         for reduced in stage.reduced:
@@ -407,10 +405,9 @@ class SlicedCall(RankCall):
 
 @contextlib.contextmanager
 def _for_slices(variables: Iterable[SharedVariable]) -> Iterator[Callable[[int], None]]:
-    """Give what has each slice draw numbers of its own, from the same variables.
+    """Yield a function that sets the streams to the state slice i draws from.
 
-    Called with the number of a slice, it gives the variables their values for that
-    slice. Afterwards they are what they were.
+    Afterwards, the streams have their former states again.
     """
     states = {var: host.get_value(var) for var in variables}
 

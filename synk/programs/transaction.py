@@ -1,15 +1,15 @@
-"""What a rank has changed in a launch, kept so that it can be undone.
+"""The changes that a rank has made in a launch, kept so that they can be undone.
 
 A call that fails on any rank leaves every shared variable on every rank as it was.
-Compiled code changes none but random streams: a call stores its new values when it has
-come to its end, and keeps the former ones. Where the master finds that a rank has
-failed, all put back what they have changed: see `ranks.undoing`.
+Compiled code changes only random streams; a call stores new values at its end, and
+keeps the former ones. If a rank has failed, the master has all ranks restore these:
+see `ranks.undoing`.
 
-On one rank compiled code may change others, too, in place. `Function.as_theano` copies
-those before; a call does not.
+On one rank, compiled code may change other variables as well, in place.
+`Function.as_theano` copies these before; a call does not.
 
-In a run of many calls, ranks are at most one call apart: they meet in each. So the
-changes of the present call are kept, and those of the last one until ranks have met.
+In a run ranks meet in each call, so they are at most one call apart. So a rank keeps
+the changes of its present call, and those of the last call until ranks have met.
 """
 
 from __future__ import annotations
@@ -28,30 +28,30 @@ from ..memory.partition import Selection, count
 from ..workers.recorder import unread_phase
 
 Changes: TypeAlias = list[Callable[[], None]]
-"""What puts back what a call has changed; an interrupted one can be called again."""
+"""Functions that undo a call's changes; each can be called again if interrupted."""
 
 Progress: TypeAlias = tuple[int, int, Changes | None, Changes | None]
-"""A launch, how many of its calls are made, and the changes of this call and the last.
+"""The launch, the number of calls made, the changes of the present and the last call.
 
-It is replaced as a whole, so that an interrupt finds it whole.
+The tuple is replaced as a whole, so that an interrupt finds it consistent.
 """
 
 
 class Transaction:
-    """The launch that a rank is in, or was in last.
+    """The changes of the launch that a rank is in, or was in last.
 
-    Its `phase` is a word for the phase of its calls; see `workers.recorder`.
+    `phase` is a word of shared memory for the present phase; see `workers.recorder`.
     """
 
     def __init__(self, phase: memoryview | None = None) -> None:
         self.phase = unread_phase() if phase is None else phase
         self._progress: Progress = (-1, 0, None, None)
-        # By the identity of a storage, or of a list of some.
+        # By the id of a storage, or of a list of storages.
         self._stored: dict[int, tuple[list[list[Any]], list[Any]]] = {}
         self._selected: Mapping[SharedVariable, Selection] = {}
 
     def begin(self, launch: int) -> None:
-        """Begin a launch: what the one before has made stays."""
+        """Begin a launch, by its number; changes of the one before stay."""
         self._stored = {}
         self._progress = (launch, 0, None, None)
 
@@ -62,8 +62,8 @@ class Transaction:
     ) -> None:
         """Begin a call of the launch.
 
-        Some variables are overwritten by its compiled code itself, maybe in place: the
-        random streams that it leads on. Of sliceable ones it uses the selected rows.
+        `overwritten` are the variables that compiled code itself changes, such as
+        random streams. `selected` has the rows that the call uses of sliceable ones.
         """
         self._selected = selected
         changes: Changes = []
@@ -75,7 +75,7 @@ class Transaction:
         self._progress = (launch, made, changes, last)
 
     def with_other_rows(self, var: SharedVariable, value: Any) -> Any:
-        """Return new rows of a variable, and the others that the call did not use."""
+        """Return a variable's whole new value, from the new rows that the call used."""
         selected = self._selected.get(var)
         former = host.get_value(var)
         if selected is None or len(value) != count(selected):
@@ -87,7 +87,7 @@ class Transaction:
         return whole
 
     def store(self, engine: Engine, var: SharedVariable, value: Any) -> None:
-        """Make `value` itself the value of a variable, in a call."""
+        """Make `value` itself, without a copy, the value of a variable."""
         changes = self._progress[2]
         assert changes is not None
         storage = var.container.storage
@@ -95,11 +95,11 @@ class Transaction:
         if type(value) is not np.ndarray:
             engine.set_value(var, value)
             value = storage[0]
-        self._stored[id(storage)] = [storage], [value]  # before an interrupt may come
+        self._stored[id(storage)] = [storage], [value]  # first, for an interrupt
         storage[0] = value
 
     def store_all(self, storages: list[list[Any]], values: list[Any]) -> None:
-        """Make what compiled code has returned the values of some variables."""
+        """Make values that compiled code has returned those of variables' storages."""
         changes = self._progress[2]
         assert changes is not None
         changes.append(partial(_put, storages, [storage[0] for storage in storages]))
@@ -108,14 +108,14 @@ class Transaction:
         make_numpy_without_ranks(storages)
 
     def write(self, var: SharedVariable, index: Any, write: Callable[[], Any]) -> None:
-        """Have the elements of an index written, in a variable's array or in a copy."""
+        """Call `write`, which writes to a variable at `index`, after saving these."""
         changes = self._progress[2]
         assert changes is not None
         storage = var.container.storage
         if not isinstance(storage[0], np.ndarray):
             host.set_value(var, np.array(host.get_value(var)))
         array = storage[0]
-        former = np.array(array[index])  # an error, if there are no such elements
+        former = np.array(array[index])  # raises if the index is out of range
 
         def restore() -> None:
             array[index] = former
@@ -125,18 +125,18 @@ class Transaction:
         write()
 
     def have_met(self) -> None:
-        """Take note that all ranks have made the last call: it stays."""
+        """Note that all ranks have made the last call, so that its changes stay."""
         launch, made, present, last = self._progress
         if last is not None:
             self._progress = (launch, made, present, None)
 
     def end_call(self) -> None:
-        """Take note that the present call is made."""
+        """Note the end of the present call; its changes become those of the last."""
         launch, made, present, _ = self._progress
         self._progress = (launch, made + 1, None, present)
 
     def has_stored(self, storage: list[Any]) -> bool:
-        """Tell whether a variable holds what the launch has stored there."""
+        """Return whether a storage still holds the value that the launch stored."""
         return any(
             one is storage and value is storage[0]
             for storages, values in self._stored.values()
@@ -144,14 +144,14 @@ class Transaction:
         )
 
     def made(self, launch: int) -> int:
-        """Return how many calls of a launch this rank has made."""
+        """Return the number of calls of a launch that this rank has made."""
         return self._progress[1] if launch == self._progress[0] else 0
 
     def undo_to(self, launch: int, calls: int) -> bool:
-        """Undo what came after so many calls of a launch; return if that could be."""
+        """Undo all but the first `calls` calls of a launch; return if that was possible."""
         known, made, present, last = self._progress
         if launch != known:
-            return True  # this rank has not heard of it
+            return True  # this rank has not begun that launch
         if present is not None:
             _undo(present)
             self._progress = (launch, made, None, last)
@@ -163,7 +163,7 @@ class Transaction:
 
 
 def insist(undo: Callable[[], object]) -> None:
-    """Call what undoes something; once more, if an interrupt has cut it short."""
+    """Call `undo`, and again if an interrupt has ended it early."""
     try:
         undo()
     except BaseException:
@@ -172,7 +172,7 @@ def insist(undo: Callable[[], object]) -> None:
 
 
 def _undo(changes: Changes) -> None:
-    """Put back what there was; after an interrupt it can be done once more."""
+    """Undo changes, the last first; can be called again after an interrupt."""
     for put_back in reversed(changes):
         put_back()
 
@@ -185,14 +185,14 @@ def _put(storages: list[list[Any]], values: list[Any]) -> None:
 def _put_back(
     storage: list[Any], value: Any, restore: Callable[[], None] | None = None
 ) -> None:
-    """Have a storage hold what it held; `restore` gives that its value in place."""
+    """Put an object back into a storage; `restore` first restores its contents."""
     if restore is not None:
         restore()
     storage[0] = value
 
 
 def _restoring(value: Any) -> Callable[[], None] | None:
-    """Return what gives an object the value that it has now, if it can have another."""
+    """Return a function that restores an object's present contents; None if fixed."""
     if isinstance(value, np.random.Generator):
         generator, state = value.bit_generator, value.bit_generator.state
 
