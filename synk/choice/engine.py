@@ -1,12 +1,12 @@
-"""Which engines can compute a graph on this machine, and what they are fast at.
+"""Which engines can compute a graph on this machine, and which graphs they are fast at.
 
-Only what the script has left open is chosen: it has named no mode, and left PyTensor's
-as they come. A graph that draws random numbers keeps the default engine, as each has
-numbers of its own.
+synk chooses the engine only if the script has named no mode and has not changed
+PyTensor's settings. A graph that draws random numbers keeps the default engine, as each
+engine draws other numbers.
 
-JAX is asked for less than it can do. Some Ops raise errors in the other engines and go
-on in JAX with some number: an assertion, a matrix that is not positive definite, an
-integer divided by zero. So it gets graphs of Ops that have no such case.
+Some Ops raise an error in the other engines, while JAX goes on with some number: an
+assertion, a matrix that is not positive definite, an integer divided by zero. So synk
+chooses JAX only for graphs of Ops that have no such case.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ from ..ops import COLLECTIVES, Local, is_collective
 VARIABLE = "SYNK_ENGINE"
 
 Kind: TypeAlias = Literal["vectors", "matrices", "other"]
-"""What a graph goes through: see `kind_of`."""
+"""The kind of a graph, which tells the fast engine: see `kind_of`."""
 
 
 def engines_for(spec: FunctionSpec) -> tuple[str, ...]:
-    """Return the engines that may be chosen for a function; none if that is settled."""
+    """Return the engines to choose from for a function; none if no choice is open."""
     if asked_for() != "auto" or is_settled(spec) or _draws(spec):
         return ()
     return tuple(
@@ -60,18 +60,18 @@ def _draws(spec: FunctionSpec) -> bool:
 
 
 def draws_among_rows(spec: FunctionSpec) -> bool:
-    """Tell whether what a function draws has to wait for values of rows, or may."""
+    """Return whether some random draw may depend on values of rows."""
     return _draws(spec) and not spec.draws_first
 
 
 def engine_asked_for(spec: FunctionSpec) -> str | None:
-    """Return the engine that the environment names, where the script names no mode."""
+    """Return the engine that `SYNK_ENGINE` names, or None; the script's mode is first."""
     asked = asked_for()
     return asked if asked in ENGINES and not is_settled(spec) else None
 
 
 def asked_for() -> str:
-    """Return what the environment asks for: "auto", "default" or an engine."""
+    """Return the value of `SYNK_ENGINE`: "auto", "default" or an engine's name."""
     asked = os.environ.get(VARIABLE, "") or "auto"
     if asked not in ("auto", "default", *ENGINES):
         known = ", ".join(["auto", "default", *ENGINES])
@@ -80,10 +80,10 @@ def asked_for() -> str:
 
 
 def may_be_alone(spec: FunctionSpec) -> bool:
-    """Tell whether one rank by itself gives what all of them do together.
+    """Return whether rank 0 alone gives the same results as all ranks.
 
-    That is so of a graph that is the serial one, with nothing in it of several ranks,
-    and of outputs whose op was shown to give the serial result.
+    It does if the plain graph has no collectives or values of single ranks, and if the
+    op of each output is proven to give the serial result.
     """
     others = spec.sliceable, spec.streams, spec.own_statistics, spec.is_local
     updates = spec.left_updates, spec.own_updates, spec.row_updates
@@ -95,19 +95,19 @@ def may_be_alone(spec: FunctionSpec) -> bool:
 
 
 def is_settled(spec: FunctionSpec) -> bool:
-    """Tell whether the script has said what a function is computed by."""
+    """Return whether the script has chosen how a function is computed."""
     if spec.mode is not None or spec.precision is not None or spec.pad:
         return True
     return not are_settings_default()
 
 
 def engine_of(mode: Any) -> str | None:
-    """Return the engine of one of PyTensor's modes, if it is one of these."""
+    """Return the name of the engine for a mode of PyTensor; None if it has none."""
     return engine_for(mode).name
 
 
 def _are_alike(graph: list[Variable], is_inner: bool = False) -> bool:
-    """Tell whether JAX goes through a graph as the other engines do, in every case."""
+    """Return whether JAX gives the other engines' results or errors in every case."""
     for node in io_toposort([], graph):
         if isinstance(node.op, INDEXING):
             is_alike = _is_index_alike(node, is_inner)
@@ -123,9 +123,9 @@ def _are_alike(graph: list[Variable], is_inner: bool = False) -> bool:
 
 
 def _is_index_alike(node: Apply, is_inner: bool) -> bool:
-    """Tell whether JAX can take these elements, and would notice if there are none.
+    """Return whether JAX can index so, and synk checks the bounds.
 
-    Indices of graphs within graphs are not looked at there; see `engines.jax_bounds`.
+    In inner graphs synk does not check indices that are values: `engines.jax_bounds`.
     """
     for entry in index_entries(node):
         if isinstance(entry, slice):
@@ -153,7 +153,7 @@ def _is_alike_scalar(op: ScalarOp, node: Apply) -> bool:
     is_whole = node.outputs[0].type.dtype[0] in "iu"  # type: ignore[attr-defined]
     if isinstance(op, (IntDiv, Mod, Pow)):
         return not is_whole
-    if isinstance(op, Cast):  # of NaN, and of what is out of range
+    if isinstance(op, Cast):  # engines cast NaN, and floats out of range, differently
         return all(are_whole) or not is_whole
     return True
 
@@ -164,21 +164,20 @@ def _is_alike_scalar(op: ScalarOp, node: Apply) -> bool:
 def kind_of(
     graph: Sequence[Variable], rows: Iterable[Variable], is_step: bool = False
 ) -> Kind:
-    """Return what a graph goes through, by which an engine is fast or slow.
+    """Return the kind of a graph, which tells the engine that is fast for it.
 
     "vectors"
-        By elements, a number or a few a row, with sums and products by vectors, as
-        log-likelihoods and their gradients do. That is one loop over vectors for numba,
-        with synk's own functions (`engines.numba_math`), and by blocks of rows: it is
-        the fastest engine.
+        Elementwise on vectors, with sums and products by vectors, as log-likelihoods
+        and their gradients. Numba is fastest: it makes one loop, in blocks of rows,
+        with synk's own functions (`engines.numba_math`).
     "matrices"
-        The same of rows by columns, or with products of matrices. It is for numba where
-        it goes by blocks of rows, and else for XLA, which compiles faster.
+        Elementwise on matrices, or with products of matrices. Numba is fast in blocks
+        of rows; if there are none, JAX compiles faster.
     "other"
-        What has other Ops, as a training step that picks by labels: numba takes several
-        times as long as JAX to compile one.
+        With other Ops, such as a training step that indexes by labels: numba takes
+        several times as long as JAX to compile it.
 
-    Of a step, in which variables are updated, labels and counted rows are such.
+    In a step (`is_step`: with updates) an ``arange`` makes the kind "other".
     """
     dtypes = {str(getattr(each.type, "dtype", "")) for each in graph}
     inexact = {dtype for dtype in dtypes if dtype.startswith(("float", "complex"))}
@@ -199,7 +198,7 @@ def kind_of(
             if not any(map(_is_vector, node.inputs)):
                 kind = "matrices"
         elif isinstance(op, ARange):
-            if is_step:  # where it picks by labels, or counts rows
+            if is_step:  # mostly to index by labels
                 return "other"
         elif not entry_of(op).by_elements:
             return "other"
@@ -207,6 +206,6 @@ def kind_of(
 
 
 def _is_vector(operand: Any) -> bool:
-    """Tell whether a value has one dimension, but for such as have the length 1."""
+    """Return whether a value has at most one dimension of another length than 1."""
     shape = operand.type.shape
     return len(shape) < 2 or sum(length != 1 for length in shape) < 2

@@ -1,10 +1,9 @@
-"""The plan of a function's calls: what computes them, and how; chosen by rules.
+"""The plan of a function's calls: engine, block, and all ranks or rank 0 alone.
 
-A plan follows from the graph, the number of rows, and the ranks and cores: no clock has
-a say in it, and nothing of what was before. So a script has the same bits in every run.
-What is measured is measured by `synk.tune`, which leaves a record (`records`), and that
-decides then. The rules are a table in docs/modes.rst, which says how the numbers in
-them were set.
+Rules choose the plan from the graph, the number of rows, and the numbers of ranks and
+cores. They use no clock and no history, so a script gives the same bits in every run.
+Only a record of `synk.tune` (`records`) is measured, and overrides the rules. A table in
+docs/modes.rst has the rules, and says how the numbers in them were set.
 """
 
 from __future__ import annotations
@@ -18,58 +17,60 @@ from .engine import Kind
 from .work import READ, Work
 
 # Seconds
-LAUNCH = 60e-6  # to have ranks begin, and to hear that all have ended
+LAUNCH = 60e-6  # of a launch: from the command to the last reply, without computing
 MEETING = 15e-6  # of a reduction of few numbers
-REDUCED = 0.4e-9  # of a byte that is reduced: written to shared memory, added, and read
-ADDED = 0.6e-9  # in which a block's byte of what is added up is written, and added
-CALL = 10e-6  # that a call of plain PyTensor takes at least
-SHORT = 0.5e-3  # of one core up to which JAX's dispatch is much of a call
-# Of one core up to which all rows of a call are one block: more ranks would wait longer
-# for each other than they compute.
+REDUCED = 0.4e-9  # per byte reduced: to write it to shared memory, add and read it
+ADDED = 0.6e-9  # per byte of a block's sums: to write and add it
+CALL = 10e-6  # of the shortest call of plain PyTensor
+SHORT = 0.5e-3  # of a call on one core for which JAX's dispatch matters
+# A call that takes one core less has a single block: several ranks would wait for each
+# other longer than they compute.
 ONE_BLOCK = 100e-6
-OF_BLOCK = 40e-6  # of a block at the least: to go on to the next takes about 1e-6
+OF_BLOCK = 40e-6  # the least of a block: to go on to the next block takes about 1e-6
 
 # Factors
-SERIAL_OF_PRODUCTS = 0.025  # of products by BLAS and XLA, what is not divided
-# What all ranks compute at once, as new values of parameters, takes so many times as
-# long: they share the memory that it goes through.
+SERIAL_OF_PRODUCTS = (
+    0.025  # the part of products, by BLAS and XLA, that is not threaded
+)
+# How much longer common values, such as new parameters, take on all ranks at once, as
+# these share the memory's bandwidth.
 CROWDED = 1.5
-CLEARLY = 0.95  # of the time of all ranks, what rank 0 alone must take at most
-# A block takes at least so many times as long as to add up what it gives, where that is
-# more than `SUMMED`; and as to read the matrices that its rows are multiplied with.
+CLEARLY = 0.95  # rank 0 alone must be predicted to take this part of all ranks' time
+# The least time of a block, as a multiple of the time to add its sums, if these have
+# more bytes than `SUMMED`, and to read the matrices that its rows are multiplied by.
 OF_LARGE = 3
-UNEVEN = 1.05  # how much longer the slowest of several tasks side by side takes
+UNEVEN = 1.05  # the time of the slowest of several tasks side by side, over the mean
 
 # Bytes and rows
-# Of a block, its rows and what an Op reads and writes of it: what a core's second-level
-# cache holds.
+# The most bytes of a block, counting its rows and what one Op reads and writes: they
+# fit a core's second-level cache.
 BYTES_OF_BLOCK = 1 << 20
-SUMMED = 1 << 16  # that blocks may add up: each writes as many
-ALL = 1 << 62  # rows of a block that has those of any call
-# Blocks of a call, where they take long enough: as many as ranks can share evenly; and
-# of a call of which nothing is known.
+SUMMED = 1 << 16  # the most bytes of sums for which there are blocks: each writes them
+ALL = 1 << 62  # the rows of a block that holds all rows of any call
+# The number of blocks of a call, if that makes them long enough: a number that ranks
+# share evenly. The second is for a call whose work is not known.
 BLOCKS, FEW_BLOCKS = 64, 16
-# From so many rows on terms of the data alone are cached: of fewer they are computed
-# again in less time than it takes to ask for them.
+# The fewest rows for which ranks keep terms of the data alone. With fewer rows it is
+# faster to compute the terms again.
 KEPT_FROM = 10_000
-FEW_KEPT = 1 << 16  # that such terms may take, of however few rows they are
+FEW_KEPT = 1 << 16  # the bytes that kept terms may always have, with few rows as well
 
 
 @dataclass(frozen=True)
 class PlanFacts:
-    """What a plan follows from."""
+    """The facts from which rules choose a plan."""
 
-    engines: tuple[str, ...]  # to choose from; none where the script has said it
+    engines: tuple[str, ...]  # to choose from; none if no choice is open
     kind: Kind
-    is_of_data: bool  # whether all that is computed follows from the rows alone
-    may_be_alone: bool  # whether rank 0 by itself gives what all ranks do together
-    rows: int  # about how many a call has
-    row_bytes: int  # of one row of all inputs
-    summed: int | None  # bytes of all sums over rows; None if they do not follow
-    work: Work | None  # of a call; None if it does not follow
+    is_of_data: bool  # whether there are no broadcast inputs or shared variables
+    may_be_alone: bool  # whether rank 0 alone gives the same results as all ranks
+    rows: int  # of a call, all ranks' together, approximately
+    row_bytes: int  # of one row of all scattered inputs
+    summed: int | None  # bytes of all sums over rows; None if unknown
+    work: Work | None  # of a call; None if unknown
     ranks: int
-    cores: int  # of the machine, that the ranks share
-    has_any_bits: bool = False  # whether the script says that all goes in blocks
+    cores: int  # of all ranks together
+    has_any_bits: bool = False  # whether the script has asked for bits="any"
 
 
 @dataclass(frozen=True)
@@ -77,14 +78,14 @@ class Plan:
     """How calls of a function are made."""
 
     engine: str | None = None  # None: the mode that the script has named, or PyTensor's
-    is_alone: bool = False  # whether rank 0 makes them, by itself and with all cores
-    block: int = 0  # rows of one; 0: each rank goes through its rows at once
-    why: str = ""
-    in_one_go: str = ""  # why there are no blocks
+    is_alone: bool = False  # whether rank 0 makes calls alone, with all cores
+    block: int = 0  # rows of a block; 0: each rank computes its rows at once
+    why: str = ""  # the reason for the choice, for explanations
+    in_one_go: str = ""  # the reason if there are no blocks
 
     @property
     def name(self) -> str:
-        """What tells it from the other plans of a function."""
+        """The plan's name, which no other plan of the function has."""
         block = f"blocks of {self.block:,} rows" if self.block else None
         if self.block == ALL:
             block = "one block"
@@ -96,7 +97,7 @@ class Plan:
 
 
 def choose(facts: PlanFacts) -> Plan:
-    """Return the plan of a function's calls."""
+    """Return the plan that the rules choose."""
     engine, why = _engine(facts)
     block = block_of(facts, engine)
     plan = Plan(engine, False, block, why, why_in_one_go(facts, engine))
@@ -107,7 +108,7 @@ def choose(facts: PlanFacts) -> Plan:
     if facts.work is None:
         return replace(plan, why=f"{why}; all ranks: how long it takes is not known")
     together, alone = together_and_alone(facts, engine)
-    is_alone = alone < CLEARLY * together  # near ties go to all ranks
+    is_alone = alone < CLEARLY * together  # in doubt, all ranks
     who = "rank 0 alone" if is_alone else "all ranks"
     chosen, other = (alone, together) if is_alone else (together, alone)
     predicted = f"predicted {chosen * 1e3:.3g} ms beside {other * 1e3:.3g}"
@@ -115,7 +116,7 @@ def choose(facts: PlanFacts) -> Plan:
 
 
 def plans_of(facts: PlanFacts) -> list[Plan]:
-    """Return all plans that are possible, that of the rules first."""
+    """Return all possible plans, the one that `choose` returns first."""
     plan = choose(facts)
     found = {plan.name: plan}
     may_be_alone = facts.may_be_alone and facts.ranks > 1
@@ -148,10 +149,9 @@ def _engine(facts: PlanFacts) -> tuple[str | None, str]:
 
 
 def block_of(facts: PlanFacts, engine: str | None) -> int:
-    """Return the rows of a block, 0 where values are not combined by blocks.
+    """Return the rows of a block, a power of two; 0 if there are no blocks.
 
-    A power of two, which follows from the rows of a call and what they are, and not
-    from ranks: these have the same bits, however many they are.
+    It does not depend on the number of ranks, so that the bits do not either.
     """
     if why_in_one_go(facts, engine):
         return 0
@@ -172,7 +172,7 @@ def block_of(facts: PlanFacts, engine: str | None) -> int:
 
 
 def why_in_one_go(facts: PlanFacts, engine: str | None) -> str:
-    """Say why there are no blocks; nothing if there are."""
+    """Return why there are no blocks; an empty string if there are."""
     if not engine_named(engine).HAS_BLOCKS:
         return f"{engine or 'this mode'} goes through all rows of a rank at once"
     if not facts.row_bytes or facts.summed is None:
@@ -185,28 +185,28 @@ def why_in_one_go(facts: PlanFacts, engine: str | None) -> str:
 
 
 def _power(number: float) -> int:
-    """Return the largest power of two that is not larger, or 1."""
+    """Return the largest power of two up to `number`, at least 1."""
     return 1 << max(int(number), 1).bit_length() - 1
 
 
 def are_kept(rows: int, row_bytes: int, kept: int | None) -> bool:
-    """Tell whether so many bytes of terms of the data alone are cached."""
+    """Return whether ranks keep terms of the data alone, of `kept` bytes in all."""
     if rows < KEPT_FROM or kept is None:
         return False
     return kept <= max(FEW_KEPT, rows * row_bytes)
 
 
 def together_and_alone(facts: PlanFacts, engine: str | None) -> tuple[float, float]:
-    """Return the seconds that a call is predicted to take all ranks, and rank 0 alone.
+    """Return the predicted seconds of a call by all ranks, and by rank 0 alone.
 
-    A rank computes its part of what is of rows, in whole blocks if it goes by these;
-    what no row enters all of them do.
+    Each rank computes values of its own rows, of whole blocks if there are blocks, and
+    all values that depend on no row.
     """
     work, costs = facts.work, engine_named(engine).costs
     assert work is not None
 
     def at(threads: int) -> tuple[float, float]:
-        """Return what of their time products and elements take then."""
+        """Return the time of products and of elements, relative to one thread."""
         serial = SERIAL_OF_PRODUCTS, costs.serial
         products, elements = (part + (1 - part) / threads for part in serial)
         return products, elements
@@ -226,18 +226,16 @@ def together_and_alone(facts: PlanFacts, engine: str | None) -> tuple[float, flo
 
 
 class Predicted(NamedTuple):
-    """The seconds of a call, as far as a graph and its sizes tell."""
+    """The predicted seconds of a call."""
 
-    by_ranks: float  # by the plan of the rules
+    by_ranks: float  # by the plan that the rules choose
     by_pytensor: float  # of the plain function on one core
-    # Of the plain function in a process that has all cores, which it uses for products
-    # of matrices.
-    serial: float
-    is_alone: bool  # whether rank 0 makes the call, by that plan
+    serial: float  # of the plain function with all cores, used for products of matrices
+    is_alone: bool  # whether rank 0 makes the call alone, by the chosen plan
 
 
 def predict(facts: PlanFacts) -> Predicted | None:
-    """Return the seconds of a call, or None if they do not follow."""
+    """Return the predicted seconds of a call, or None if its work is not known."""
     work = facts.work
     if work is None:
         return None
@@ -258,11 +256,11 @@ def predict(facts: PlanFacts) -> Predicted | None:
 
 
 class GroupPlan(NamedTuple):
-    """So many tasks at once, as chains, each by a group of so many ranks."""
+    """How tasks, such as chains, are laid on groups of ranks."""
 
-    at_once: int
-    ranks: int  # if it is one at once, of those that have a core
-    seconds: float | None  # that a call of every task takes, where that follows
+    at_once: int  # the number of groups: tasks that run side by side
+    ranks: int  # of each group
+    seconds: float | None  # predicted for one call of every task; None if unknown
 
 
 def plan_groups(
@@ -272,11 +270,11 @@ def plan_groups(
     cores: int,
     seconds: Callable[[int, int], float | None],
 ) -> GroupPlan:
-    """Return how tasks that never meet are laid on ranks.
+    """Return how independent tasks are laid on ranks.
 
-    Calls by few ranks meet sooner than calls by many, and tasks side by side end one
-    before the other. `seconds` are those of a call by so many ranks that have so many
-    cores together; without them tasks are computed one after the other.
+    Fewer ranks spend less time in meetings, but tasks side by side do not end at the
+    same time. ``seconds(ranks, cores)`` are those of a call by that many ranks, with
+    that many cores together; if they are None, tasks run one after the other.
     """
     found = []
     for at_once in range(1, max(min(tasks, at_most, cores), 1) + 1):

@@ -1,10 +1,10 @@
-"""What `synk.tune` has measured: records on disk, which decide from then on.
+"""The records of `synk.tune` on disk, which override the rules for plans.
 
-A record tells the plan of a graph for about as many rows, so many ranks and cores. It
-counts for the versions and the processor that it was measured with, and no others. The
-records lie in a file each beside what PyTensor has compiled
-(``config.base_compiledir``), or all in the one that ``SYNK_PLANS`` names, which can be
-kept beside a script. They are JSON: names and numbers alone.
+A record has the plan for a graph, a scale of rows, and numbers of ranks and cores. It is
+valid only with the versions and the processor that it was measured with. Each record is
+a file beside PyTensor's compiled code (``config.base_compiledir``); or all are in the
+file that ``SYNK_PLANS`` names, which can be kept beside a script. Files are JSON, with
+names and numbers alone.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ from .plan import Plan
 
 # An environment variable: the file of records that a script reads and writes.
 VARIABLE = "SYNK_PLANS"
-MEASURED = "as it was measured by synk.tune"  # why a plan is what it is
-_FEW = 10  # numbers of a constant that are told from others
-# Packages that make an engine fast or slow
+MEASURED = "as it was measured by synk.tune"  # `Plan.why` of a plan from a record
+_FEW = 10  # constants with fewer numbers are spelled with their values
+# Packages whose versions change how fast engines are
 _DECIDING = ("synk", "pytensor", "numba", "jax", "numpy", "scipy")
 
 
@@ -48,29 +48,29 @@ class Record(NamedTuple):
     cores: int
     plan: Plan
     measured: dict[str, float]  # seconds of a call, by the names of possible plans
-    here: bool  # whether it is for the present versions and processor
+    here: bool  # whether it is valid with the present versions and processor
 
 
 def scale_of(rows: int) -> int:
-    """Return about how many rows there are: one more for twice as many."""
+    """Return the scale of a number of rows; twice as many rows are the next scale."""
     return rows.bit_length()
 
 
 def rows_of(scale: int) -> int:
-    """Return the number of rows that stands for all of a scale: its middle."""
+    """Return the number of rows in the middle of a scale."""
     return 3 << scale - 2 if scale > 1 else scale
 
 
 def key_of(graph: str, ranks: int, cores: int, scale: int) -> str:
-    """Return what a graph has in common with itself in another run of the script."""
+    """Return the key of a record; `graph` is a text of `spelled`."""
     about = repr((ranks, cores, scale, graph))
     return hashlib.sha256(about.encode()).hexdigest()[:32]
 
 
 def spelled(outputs: Sequence[Variable]) -> str:
-    """Return a graph as a text: a line for each node, and for each graph within one.
+    """Return a graph as a text, the same in every run: a line for each node.
 
-    Variables are numbered as they come, so that no name but those of Ops counts.
+    Inner graphs follow their node. Variables are numbered, without their names.
     """
     numbers: dict[Variable, int] = {}
     lines = []
@@ -93,7 +93,7 @@ def spelled(outputs: Sequence[Variable]) -> str:
 
 
 def find(key: str, function: str) -> Record | None:
-    """Return a record if one counts here; warn of one that is for other versions."""
+    """Return the valid record of a key, or None; warn of one for other versions."""
     entry: Any = _read(_path(key)).get(key)
     record = _record(entry)
     if record is None or record.here:
@@ -121,9 +121,9 @@ def write(
     plan: Plan,
     measured: dict[str, float],
 ) -> None:
-    """Keep what was measured, and the fastest plan.
+    """Write a record with the fastest `plan`; `machine` is (ranks, cores of each).
 
-    The file that ``SYNK_PLANS`` names must be writable, the folder need not.
+    If the file cannot be written: raise if ``SYNK_PLANS`` names it, or else go on.
     """
     ranks, cores = machine
     entry = {
@@ -146,7 +146,7 @@ def write(
 
 
 def listed() -> list[Record]:
-    """Return all records, of the file that is named or of the folder."""
+    """Return all records, of the file that ``SYNK_PLANS`` names or of the folder."""
     entries = [entry for path in _files() for entry in _read(path).values()]
     found = [record for record in map(_record, entries) if record is not None]
     return sorted(found, key=lambda each: (each.function, each.rows))
@@ -172,7 +172,7 @@ def _path(key: str) -> Path:
 
 
 def _read(path: Path) -> dict[str, Any]:
-    """Return what a file holds; one that cannot be read is none."""
+    """Return a file's entries by key; none if the file cannot be read."""
     try:
         found = json.loads(path.read_text())
     except (OSError, ValueError):
@@ -181,7 +181,7 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def _record(entry: Any) -> Record | None:
-    """Return what an entry of a file says; None for what is none."""
+    """Return the record of an entry; None if the entry is not valid."""
     try:
         engine = None if entry["engine"] is None else str(entry["engine"])
         plan = Plan(engine, bool(entry["alone"]), int(entry["block"]), MEASURED)
@@ -194,7 +194,7 @@ def _record(entry: Any) -> Record | None:
 
 
 def _store(path: Path, entries: dict[str, Any]) -> None:
-    """Write a file; replaced as a whole, as other processes may read it."""
+    """Write a file, replacing it as a whole, as other processes may read it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     descriptor, name = tempfile.mkstemp(dir=path.parent, suffix=".new")
     try:
@@ -208,7 +208,7 @@ def _store(path: Path, entries: dict[str, Any]) -> None:
 
 
 def _here() -> dict[str, str | None]:
-    """Return the versions and the processor that a record is for."""
+    """Return the present versions and processor, for `made_by` of a record."""
     versions = {package: _version(package) for package in _DECIDING}
     python = platform.python_version()
     return versions | {"Python": python, "processor": processor()}
@@ -227,7 +227,7 @@ def _version(package: str) -> str | None:
 
 @functools.cache
 def processor() -> str:
-    """Return the model of the processor, where the system says it."""
+    """Return the model of the processor; its architecture if that is not known."""
     with contextlib.suppress(OSError):
         for line in Path("/proc/cpuinfo").read_text().splitlines():
             if line.startswith("model name"):

@@ -1,12 +1,11 @@
-"""How much a call computes, in seconds of one core, told from its graph and shapes.
+"""An estimate of a call's work, in seconds of one core, from its graph and shapes.
 
-The seconds are those of code that goes through elements in vectors and makes products
-by BLAS, as numba's and XLA's. They need be right to a factor of two: they tell whether
-a call is long or short beside a launch, and what of it every rank repeats.
+The seconds are for vectorized code with BLAS products, as numba and XLA make it. A
+factor of two is good enough: they show whether a call is long beside a launch, and how
+much of it every rank repeats.
 
-Shapes are told by PyTensor's Ops, as graphs of the shapes of their inputs
-(``infer_shape``). Where these are numbers, such a graph is of few numbers too, and is
-evaluated here Op by Op.
+An Op's ``infer_shape`` gives the shapes of its outputs, as a graph of its inputs'
+shapes. If these are known numbers, that small graph is evaluated here, Op by Op.
 """
 
 from __future__ import annotations
@@ -40,41 +39,41 @@ from ..ops import AllStack, is_collective
 from ..user_frames import untraced
 
 Lengths: TypeAlias = tuple[int, ...]
-"""A shape, of an array that is not made."""
+"""The shape of an array that need not exist."""
 
-# Seconds of an addition or a multiplication in a product, by the bytes of a number: of
-# 784 x 800 matrices by BLAS on a core of an Intel Xeon.
+# Seconds of an addition or a multiplication in a product of matrices, by the bytes of a
+# number; measured with 784 x 800 matrices and BLAS on one core of an Intel Xeon.
 FLOP = {4: 1 / 130e9, 8: 1 / 65e9}
-# Seconds of an element of float64: arithmetic within a loop over other arithmetic,
-# ``exp`` and the like, ``gammaln`` and the like
+# Seconds per element of float64: of arithmetic in a loop with other arithmetic, of
+# functions such as ``exp``, and of functions such as ``gammaln``.
 CHEAP, DEAR, DEAREST = 0.07e-9, 3.5e-9, 10e-9
-READ = 0.05e-9  # of a byte from memory: of a matrix that a vector multiplies
-OTHER = 0.5e-9  # of an element that is moved or compared by another Op
+READ = 0.05e-9  # seconds per byte of a matrix that a vector multiplies: to read it
+OTHER = 0.5e-9  # seconds per element that another Op moves or compares
 
 _DEAREST = (ps.GammaLn, ps.Psi, ps.TriGamma, ps.GammaInc, ps.GammaIncC, ps.BetaInc)
-_FEW = 64  # numbers of a value that is evaluated: lengths, and arrays of them
+_FEW = 64  # the most numbers of a value to evaluate: lengths, and arrays of lengths
 
 
 @dataclass(frozen=True)
 class Work:
-    """What a call computes; seconds are those of one core."""
+    """The work of a call, for all rows; seconds are those of one core."""
 
-    products: float  # in products of matrices of rows, which threads divide
-    elements: float  # in all else that is computed of rows
-    dear: float  # of it in functions as ``exp``, by code that computes several at once
-    common: float  # of what no row enters, as new values of parameters: all ranks do it
-    reduced: int  # bytes that all ranks combine
-    meetings: int  # how often they meet for that
-    widest: int  # bytes of the largest value that is computed of rows
-    factors: int = 0  # bytes that rows are multiplied with in products, and no rows
+    products: float  # seconds of products of matrices with rows, which threads share
+    elements: float  # seconds of all else that depends on rows
+    dear: float  # of `elements`, the seconds of functions such as ``exp``
+    common: float  # seconds of values that depend on no row; every rank computes them
+    reduced: int  # bytes that ranks reduce
+    meetings: int  # the number of times that ranks meet for reductions
+    widest: int  # bytes of the largest value that depends on rows
+    factors: int = 0  # bytes of the matrices that rows are multiplied by
 
 
 def work_of(
     graph: Sequence[Variable], rows: Iterable[Variable], sizes: KnownShapes
 ) -> Work | None:
-    """Return what a call computes, or None if that does not follow from its graph.
+    """Return the work of a call, or None if some shape or Op is not known.
 
-    The graph has collectives where ranks meet.
+    `graph` is the placed graph, with collectives; `rows` are the inputs with rows.
     """
     on_rows, level = set(rows), dict[Variable, int]()
     products = elements = dear = common = 0.0
@@ -82,7 +81,7 @@ def work_of(
     same: dict[Any, Any] = {}
     for node in io_toposort([], list(graph)):
         key = node.op, *(same.get(var, var) for var in node.inputs)
-        if key in same:  # as another node: it is computed once
+        if key in same:  # equal to another node: computed once
             same.update(zip(node.outputs, same[key], strict=True))
             on_rows.update(
                 var for var in node.outputs if not on_rows.isdisjoint(node.inputs)
@@ -113,7 +112,7 @@ def work_of(
             if seconds[0]:
                 whole = [var for var in node.inputs if var not in on_rows]
                 factors += nbytes_of(whole, sizes) or 0
-            if any(seconds):  # and it is no view of what there is
+            if any(seconds):  # no view
                 made = (_nbytes(sizes, var) or 0 for var in node.outputs)
                 widest = max(widest, *made)
     meetings = max(level.values(), default=0)
@@ -122,7 +121,7 @@ def work_of(
 
 
 def nbytes_of(variables: Iterable[Variable], sizes: KnownShapes) -> int | None:
-    """Return the bytes of some values together, or None if they do not follow."""
+    """Return the bytes of some values together, or None if a shape is not known."""
     found = [_nbytes(sizes, var) for var in variables]
     return None if None in found else sum(size or 0 for size in found)
 
@@ -139,14 +138,14 @@ def _itemsize(var: Any) -> int:
 
 
 def _seconds(node: Apply, sizes: KnownShapes) -> tuple[float, float] | None:
-    """Return the seconds of a node in products, and otherwise; None if unknown."""
+    """Return the seconds of a node: (products, all else); None if unknown."""
     op: Any = node.op
     cost = entry_of(op).cost
     if cost == "view" or is_collective(node):
         return 0.0, 0.0
     if isinstance(op, (OpFromGraph, Scan)):
         return _inner(node, sizes)
-    # What is no tensor has no elements.
+    # Only tensors have elements to count.
     variables = [v for v in (*node.inputs, *node.outputs) if hasattr(v.type, "shape")]
     shapes = [sizes.shape(var) for var in variables]
     if None in shapes:
@@ -158,23 +157,23 @@ def _seconds(node: Apply, sizes: KnownShapes) -> tuple[float, float] | None:
     if isinstance(op, Dot):
         return _product(node, sizes)
     if isinstance(op, ConvOp):
-        # It and its adjoints go through the same pairs: of an output and what a filter
-        # sees for it.
+        # A convolution and its adjoints multiply the same pairs: of an output and its
+        # window of the input.
         filters, outputs = (shape or () for shape in shapes[1:3])
         flops = 2 * math.prod(outputs) * math.prod(filters[1:])
         return 0.0, flops * _flop(node)
     if isinstance(getattr(op, "scalar_op", None), ps.Second):
-        return 0.0, 0.0  # which rewrites take away, mostly
+        return 0.0, 0.0  # mostly removed by rewrites
     if isinstance(op, Elemwise):
         made = max(numbers[-len(node.outputs) :])
         one, size = _of_one(node), _itemsize(node.outputs[0]) / 8
-        # Of short floats there are more at once, and their series are shorter, too.
+        # A vector holds more short floats, and their series have fewer terms.
         return 0.0, made * one * (size if one < DEAR else size * size)
     if isinstance(op, CAReduce):
         return 0.0, largest * CHEAP
     if isinstance(op, CumOp):
         return 0.0, 2 * largest * OTHER
-    if ".linalg" in type(op).__module__:  # a factor, or a solution: of cubic order
+    if ".linalg" in type(op).__module__:  # a factorization or a solve: cubic
         taken = filter(None, shapes[: -len(node.outputs)])
         longest = max((shape[-1] for shape in taken), default=1)
         return 2 * largest * longest * _flop(node), 0.0
@@ -190,7 +189,7 @@ def _flop(node: Apply) -> float:
 
 
 def _of_one(node: Apply) -> float:
-    """Return the seconds of an element of float64 that an elementwise node computes."""
+    """Return the seconds per element, of float64, of an elementwise node."""
     op: Any = node.op
     if isinstance(op.scalar_op, ps.Pow) and all(
         isinstance(leaf, Constant) for leaf in graph_inputs([node.inputs[1]])
@@ -200,7 +199,7 @@ def _of_one(node: Apply) -> float:
 
 
 def _of_element(op: ScalarOp) -> float:
-    """Return the seconds of one element of float64."""
+    """Return the seconds per element of float64."""
     if isinstance(op, Composite):
         return sum(_of_element(node.op) for node in op.fgraph.apply_nodes)
     if isinstance(op, CHEAP_OPS):
@@ -209,17 +208,17 @@ def _of_element(op: ScalarOp) -> float:
 
 
 def _product(node: Apply, sizes: KnownShapes) -> tuple[float, float]:
-    """Return the seconds of a product of matrices, or of one by a vector."""
+    """Return the seconds of a product of matrices, or of a matrix and a vector."""
     left, right = (sizes.shape(var) or () for var in node.inputs)
     (made,) = (sizes.shape(var) or () for var in node.outputs)
-    if sum(length > 1 for length in made) < 2:  # it takes as long as to read the matrix
+    if sum(length > 1 for length in made) < 2:  # as long as it takes to read the matrix
         size = _itemsize(node.outputs[0])
         return 0.0, max(math.prod(left), math.prod(right)) * size * READ
     return 2 * math.prod(made) * (left[-1] if left else 1) * _flop(node), 0.0
 
 
 def _inner(node: Apply, sizes: KnownShapes) -> tuple[float, float] | None:
-    """Return the seconds of a graph within a node, of all of its steps."""
+    """Return the seconds of a node with an inner graph, of all steps of a scan."""
     op: Any = node.op
     steps, shapes = 1, [sizes.shape(var) for var in node.inputs]
     given: dict[Variable, Any] = {}
@@ -252,9 +251,9 @@ def _inner(node: Apply, sizes: KnownShapes) -> tuple[float, float] | None:
 
 
 class KnownShapes:
-    """The shapes in graphs whose inputs have the given ones.
+    """The shapes of variables in a graph, from given shapes of its inputs.
 
-    Shared variables have those of their values.
+    Shared variables have the shapes of their values.
     """
 
     def __init__(self, given: Mapping[Variable, Lengths]) -> None:
@@ -262,7 +261,7 @@ class KnownShapes:
         self._numbers: dict[Variable, Any] = {}
 
     def shape(self, var: Variable) -> Lengths | None:
-        """Return the shape of a variable, or None if it does not follow."""
+        """Return the shape of a variable, or None if it is not known."""
         if var not in self._shapes:
             for node in io_toposort([], [var]):
                 if not all(each in self._shapes for each in node.outputs):
@@ -272,9 +271,9 @@ class KnownShapes:
         return self._shapes[var]
 
     def number(self, var: Variable) -> Any:
-        """Return a value that follows from shapes and constants, or else None.
+        """Return the value of a variable that depends on shapes and constants alone.
 
-        A value that the function takes is not known, but for its shape.
+        None for other variables.
         """
         if isinstance(var, Constant):
             return _if_few(var.data)
@@ -287,9 +286,9 @@ class KnownShapes:
         return self._numbers[var]
 
     def _of(self, node: Apply) -> dict[Variable, Lengths | None]:
-        """Return the shapes of a node's outputs; those of its inputs are known.
+        """Return the shapes of a node's outputs; its inputs' shapes must be looked up.
 
-        Inputs have the rows of all ranks, and so has what ranks gather.
+        Inputs have the rows of all ranks, and so have gathered values.
         """
         given: list[Any] = []
         for var in node.inputs:
@@ -304,7 +303,7 @@ class KnownShapes:
         if is_collective(node):
             shape = self._shapes[node.inputs[0]]
             if isinstance(node.op, AllStack) and shape is not None:
-                shape = 1, *shape  # and not as many as there are ranks
+                shape = 1, *shape  # as on one rank
             return {node.outputs[0]: shape}
         try:
             found = inferred_shapes(node, given)
@@ -313,7 +312,7 @@ class KnownShapes:
         leaves = {var: _of_leaf(var) for var in node.outputs}
         if found is None:
             return leaves
-        # The lengths of a loop may be told by those of its own outputs.
+        # The lengths of a scan may depend on those of its own outputs.
         self._shapes.update(leaves)
         return {
             var: self._settled(lengths)
@@ -321,7 +320,7 @@ class KnownShapes:
         }
 
     def _settled(self, lengths: Sequence[Any] | None) -> Lengths | None:
-        """Return a shape whose lengths may be variables."""
+        """Return a shape as numbers, from lengths that may be variables; or None."""
         if lengths is None:
             return None
         known = [
@@ -346,13 +345,13 @@ class KnownShapes:
         made: list[list] = [[None] for _ in node.outputs]
         try:
             node.op.perform(node, given, made)
-        except Exception:  # as a call would raise it, or an Op that cannot be run so
+        except Exception:  # the call will raise it, or `perform` does not work alone
             return None
         return _if_few(made[node.outputs.index(output)][0])
 
 
 def _of_leaf(var: Any) -> Lengths | None:
-    """Return the shape of what no Op tells of, as far as its type has it."""
+    """Return the shape of a variable without its Op: of its value or type, or None."""
     if isinstance(var, Constant):
         return np.shape(var.data)
     if isinstance(var, SharedVariable):
