@@ -65,7 +65,7 @@ def draws_among_rows(spec: FunctionSpec) -> bool:
 
 
 def engine_asked_for(spec: FunctionSpec) -> str | None:
-    """Return the engine that `SYNK_ENGINE` names, or None; the script's mode is first."""
+    """Return the engine that `SYNK_ENGINE` names; None if the script names a mode."""
     asked = asked_for()
     return asked if asked in ENGINES and not is_settled(spec) else None
 

@@ -2,8 +2,8 @@
 
 Rules choose the plan from the graph, the number of rows, and the numbers of ranks and
 cores. They use no clock and no history, so a script gives the same bits in every run.
-Only a record of `synk.tune` (`records`) is measured, and overrides the rules. A table in
-docs/modes.rst has the rules, and says how the numbers in them were set.
+Only a record of `synk.tune` (`records`) is measured, and overrides the rules. The rules
+are a table in docs/modes.rst, which says how the numbers in them were set.
 """
 
 from __future__ import annotations
@@ -29,13 +29,11 @@ ONE_BLOCK = 100e-6
 OF_BLOCK = 40e-6  # the least of a block: to go on to the next block takes about 1e-6
 
 # Factors
-SERIAL_OF_PRODUCTS = (
-    0.025  # the part of products, by BLAS and XLA, that is not threaded
-)
+SERIAL_OF_PRODUCTS = 0.025  # the part of a product in BLAS or XLA that one thread does
 # How much longer common values, such as new parameters, take on all ranks at once, as
 # these share the memory's bandwidth.
 CROWDED = 1.5
-CLEARLY = 0.95  # rank 0 alone must be predicted to take this part of all ranks' time
+CLEARLY = 0.95  # rank 0 alone must be predicted to take less of all ranks' time
 # The least time of a block, as a multiple of the time to add its sums, if these have
 # more bytes than `SUMMED`, and to read the matrices that its rows are multiplied by.
 OF_LARGE = 3

@@ -1,10 +1,10 @@
 """The records of `synk.tune` on disk, which override the rules for plans.
 
-A record has the plan for a graph, a scale of rows, and numbers of ranks and cores. It is
-valid only with the versions and the processor that it was measured with. Each record is
-a file beside PyTensor's compiled code (``config.base_compiledir``); or all are in the
-file that ``SYNK_PLANS`` names, which can be kept beside a script. Files are JSON, with
-names and numbers alone.
+A record has the plan for a graph, a scale of rows, and numbers of ranks and cores. It
+is valid only with the versions and the processor that it was measured with. Each record
+is a file beside PyTensor's compiled code (``config.base_compiledir``); or all are in
+the file that ``SYNK_PLANS`` names, which can be kept beside a script. Files are JSON,
+with names and numbers alone.
 """
 
 from __future__ import annotations

@@ -307,7 +307,7 @@ class KnownShapes:
             return {node.outputs[0]: shape}
         try:
             found = inferred_shapes(node, given)
-        except Exception:  # as a call would raise it
+        except Exception:  # the call will raise it
             found = None
         leaves = {var: _of_leaf(var) for var in node.outputs}
         if found is None:

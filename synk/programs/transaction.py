@@ -148,7 +148,7 @@ class Transaction:
         return self._progress[1] if launch == self._progress[0] else 0
 
     def undo_to(self, launch: int, calls: int) -> bool:
-        """Undo all but the first `calls` calls of a launch; return if that was possible."""
+        """Undo all but the first `calls` calls of a launch; return if it could be."""
         known, made, present, last = self._progress
         if launch != known:
             return True  # this rank has not begun that launch
