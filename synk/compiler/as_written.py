@@ -30,7 +30,7 @@ from .rules.base import name, op_name
 from .walk import infer
 
 
-def has_words(nodes: Collection[Apply]) -> bool:
+def has_marks(nodes: Collection[Apply]) -> bool:
     """Tell whether the user's words are among nodes, or in graphs within their Ops."""
     # Classes are fewer than nodes, and to ask PyTensor's abstract ones takes long.
     classes = {type(node.op) for node in with_inner(nodes)}
@@ -73,7 +73,7 @@ class AsWritten:
             made = AllGather().make_node(*inputs).outputs
         elif isinstance(node.op, OwnRows):
             made = [self._own_rows(*inputs)]
-        elif has_words([node]):  # in a graph within it, which a rank runs in one piece
+        elif has_marks([node]):  # in a graph within it, which a rank runs in one piece
             raise SplitError(
                 f"all_gather inside of {op_name(node.op)}{where_made(node.outputs[0])},"
                 " in a graph that is left as it is written: the ranks would have to"

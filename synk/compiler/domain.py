@@ -1,9 +1,9 @@
-"""What a value is as a function of the rows: the domain of the splitting proof.
+"""The domain of the splitting proof: how a value depends on the rows of a call.
 
-Let the rows of a call be cut into parts A and B, and write v(A) for what a rank with
-the rows A computes for a variable, v(AB) for what the serial run computes. Each element
-of the domain is an equation that holds for every cut into parts that have rows, and so,
-by induction, for any number of ranks with any numbers of rows:
+Let the rows of a call be cut into parts A and B. Write v(A) for the value that a rank
+with the rows A computes for a variable, and v(AB) for the value of the serial run. Each
+element of the domain, a `Value`, is an equation that holds for every cut into parts
+with rows, and so, by induction, for any number of ranks with any numbers of rows:
 
 ====================  ================================================================
 ``Replicated()``      v(AB) = v(A) = v(B): shared variables, constants, reduced values
@@ -17,30 +17,29 @@ by induction, for any number of ranks with any numbers of rows:
 ``Unknown(...)``      nothing is known; says why
 ====================  ================================================================
 
-Rows need not stand one after the other. Reshaped from (t, n, k) to (t n, k) they come
-in t blocks with all rows in each; ``x[::-1]`` has the last row first. Their `Layout`
-says so: the equation is that of the array with the blocks as an axis of their own, and
-the parts in the order of the layout. Where all rows have the same value they have any
-layout, as zeros have.
+Rows need not be adjacent. A reshape from (t, n, k) to (t n, k) gives t blocks, each
+with entries of all rows; ``x[::-1]`` has the last row first. A `Layout` says this: the
+equation then holds for the array with the blocks as an axis of their own, and with the
+parts in the order of the layout. If all rows have the same value, as zeros do, the
+layout is None, which agrees with any other.
 
-Values are known *up to a power of n*, the number of a rank's rows: with ``power=p``, it
-is the value divided by n**p that fulfils the equation. So means are understood:
+Values are known *up to a power of n*, the number of a rank's rows: with ``power=p``,
+the value divided by n**p fulfils the equation. This covers means:
 
 * ``x.shape[0]`` is ``Replicated(power=1)``, so ``x.sum() / x.shape[0]`` is
-  ``Partial("sum", power=-1)``: a mean, in which ranks weigh what they have rows.
-  Gradients of a mean have the power -1 from the loss down to the parameters.
+  ``Partial("sum", power=-1)``: a mean, in which the weight of a rank is its number of
+  rows. Gradients of a mean have the power -1 from the loss down to the parameters.
 * A value that is the same everywhere is a mean of itself: ``Replicated(power=p)`` is
   ``Partial("sum", power=p - 1)`` as well. Therefore a mean plus a regulariser is a
   mean, n times a constant is a sum, and a sum plus a constant is neither.
-* Zeros fulfil every equation. Their power is None, which goes with any other.
+* Zeros fulfil every equation. Their power is None, which agrees with any other.
 
-The equations, and not the way in which a value was computed, are what a rule has to
-preserve; it raises `Refused` where it cannot show that it does. Whatever lengths and
-shapes a serial run may have, the rules hold as long as no rank raises an error: two
-values that are combined elementwise have the same length, on each rank and as a whole.
-Floats are taken for real numbers: overflow and rounding are not the proof's business.
-Integers wrap around, and what holds of numbers only is not claimed of them; see
-`rules.wrapping`.
+A rule has to preserve these equations, in whatever way a value is computed. It raises
+`Refused` if it cannot show that it does. Rules may assume that no rank raises an error:
+two values that are combined elementwise have the same length, on each rank and in the
+serial run. The proof treats floats as real numbers, without overflow and rounding.
+Integers wrap around, so equations that hold only for numbers are not claimed of them;
+see `rules.wrapping`.
 """
 
 from __future__ import annotations
@@ -54,7 +53,7 @@ from ..reduce_ops import ReduceOp
 from .lengths import ONE, Length
 from .table import Refused as Refused
 
-# Of the number of rows; None is that of zeros, which fits any.
+# An exponent of the number of rows; None, that of zeros, agrees with any other.
 Power = int | None
 
 
@@ -63,31 +62,30 @@ class Replicated:
     """The same on every rank, up to a power of the number of rows."""
 
     power: Power = 0
-    exact: bool = False  # with power 1: it is n itself, and not some multiple
-    # What every element is, where the graph says so; of integers the exact one.
-    number: float | int | None = None
+    exact: bool = False  # with power 1: the value is n itself, not a multiple of n
+    number: float | int | None = None  # that all elements are equal to, if known
 
 
-REPLICATED = Replicated()  # most values are that, and no more is known of them
+REPLICATED = Replicated()
 
 
 def constant(number: Any) -> Replicated:
-    """Return what a number is that the graph tells; zeros are of any power."""
+    """Return the `Value` of a constant; zeros have any power."""
     return Replicated(0 if number else None, number=number)
 
 
 @dataclass(frozen=True)
 class Layout:
-    """How rows stand along their axis."""
+    """The order of rows along their axis."""
 
-    blocks: Length = ONE  # how often all come, each time some entries of each
-    reverse: bool = False  # whether the last rank's come first
-    # How long each block is, if that is known. It follows from the blocks and the
-    # axis's length, and tells of axes of equal length whether their blocks are equal.
+    blocks: Length = ONE  # the number of blocks, each with entries of all rows
+    reverse: bool = False  # whether the last rank's rows come first
+    # The length of a block; None if it is not known. If two axes of one length have
+    # equal blocks, they have equally many, even if `blocks` does not show it.
     block: Length | None = field(default=None, compare=False)
 
     def agrees(self, other: Layout) -> bool:
-        """Tell whether another axis, equally long, is known to have this layout."""
+        """Return whether an axis of equal length with layout `other` has this one."""
         same = self.block is not None and self.block == other.block
         return self.reverse == other.reverse and (self.blocks == other.blocks or same)
 
@@ -101,15 +99,15 @@ class Sharded:
 
     axis: int
     power: Power = 0
-    # Of the axis: "n"; "kn", a multiple that is the same on every rank; "some", the
-    # number of those rows that a mask selects; or "?", that of other rows than those
-    # that ranks are weighed by.
+    # The length of the axis: "n"; "kn", the same multiple of n on every rank; "some",
+    # the number of rows that a mask selects; or "?", the number of rows of a variable
+    # that may have another number of rows than the inputs.
     length: str = "n"
     layout: Layout | None = IN_ORDER  # None if nothing differs along the axis
 
     @property
     def is_counted(self) -> bool:
-        """Whether the length follows from that of the rows."""
+        """Whether the axis's length is a multiple of n."""
         return self.length in ("n", "kn")
 
     @property
@@ -135,29 +133,29 @@ class Listed:
 
 @dataclass(frozen=True)
 class Position:
-    """Numbers from 0 on, within each part, along an axis; other axes have length 1."""
+    """0, 1, ... along an axis, on each rank anew; all other axes have length 1."""
 
     axis: int = 0
-    length: str = "n"  # or "kn", of entries of merged axes
-    count: Length | None = None  # how many there are; None if there are n
+    length: str = "n"  # or "kn", if the entries of merged axes are counted
+    count: Length | None = None  # the axis's length; None if it is n
 
 
 @dataclass(frozen=True)
 class OwnStream:
-    """The state of a random stream that is another one on each rank.
+    """The state of a random stream that differs between ranks.
 
-    That of a stream which all ranks have alike is `Replicated`.
+    The state of a common stream, which is equal on all ranks, is `Replicated`.
     """
 
 
 @dataclass(frozen=True)
 class Unknown:
-    """What an Op computes, a variable, is not shown to be anything."""
+    """No equation is shown to hold for a variable, nor for what follows from it."""
 
-    op: str
-    variable: str
-    why: str
-    made: str | None = None  # the user's line that made it
+    op: str  # the name of the Op whose rule first refused
+    variable: str  # the name of that Op's result
+    why: str  # continues "the Op ..."
+    made: str | None = None  # the user's line that made the variable
 
     def __str__(self) -> str:
         if self.variable.startswith(self.op):
@@ -169,7 +167,7 @@ Value = Replicated | Sharded | Partial | Listed | Position | OwnStream | Unknown
 
 
 def describe(value: Value) -> str:
-    """Say what a value is, as part of a sentence."""
+    """Return words for a value, to be part of a sentence."""
     if isinstance(value, Sharded):
         text = f"one value for each row, along axis {value.axis}"
         if not value.in_order:
@@ -204,7 +202,7 @@ def _scale(power: Power) -> str:
 
 
 def without_block(value: Value) -> Value:
-    """Forget how long blocks are, where that may be another length, or unequal ones."""
+    """Return a value without `Layout.block`, as where the blocks' length may change."""
     if not isinstance(value, Sharded) or value.layout is None:
         return value
     return replace(value, layout=replace(value.layout, block=None))
@@ -219,7 +217,7 @@ def times(*powers: Power) -> Power:
 
 
 def common_power(powers: Sequence[Power]) -> Power:
-    """Return the power that all have, or raise."""
+    """Return the one power that all agree with; raise `Refused` if there is none."""
     given = {power for power in powers if power is not None}
     if len(given) > 1:
         raise Refused(
@@ -230,7 +228,7 @@ def common_power(powers: Sequence[Power]) -> Power:
 
 
 def is_replicated(value: Value) -> bool:
-    """Tell whether a value is the same on every rank, whatever their rows."""
+    """Return whether a value is equal on all ranks, for any numbers of rows."""
     return isinstance(value, Replicated) and not value.power
 
 
@@ -242,7 +240,10 @@ def _with_power(rows: Sharded, power: Power) -> Sharded:
 
 
 def unlisted(value: Value) -> Value:
-    """Return a listed vector as what all its entries are; raise for special values."""
+    """Return a `Listed` vector as one `Replicated`; other values as they are.
+
+    Raises `Refused` for an `OwnStream`, and if the entries have no one power.
+    """
     if isinstance(value, (Sharded, Replicated, Partial)):
         return value  # nearly all are such
     if isinstance(value, OwnStream):
@@ -257,14 +258,16 @@ def unlisted(value: Value) -> Value:
 
 
 def align(values: Sequence[Value]) -> Sharded | None:
-    """Return the axis and length that the row-wise values share; None without any."""
+    """Return the axis, length and layout that all `Sharded` values share.
+
+    None if no value is sharded; raises `Refused` if their axes or layouts differ.
+    """
     rows = [value for value in values if isinstance(value, Sharded)]
     if len(rows) < 2:
         return rows[0] if rows else None
     if len({value.axis for value in rows}) > 1:
         raise Refused("pairs every row with every other row")
-    # Lengths along the axis are equal, or else some rank raises: the most that is known
-    # of one is true of all.
+    # If the lengths differ a rank raises: so what is known of one length holds of all.
     length = min((value.length for value in rows), key=["n", "kn", "some", "?"].index)
     layouts = [value.layout for value in rows if value.layout is not None]
     if not all(layouts[0].agrees(layout) for layout in layouts):
@@ -273,7 +276,7 @@ def align(values: Sequence[Value]) -> Sharded | None:
 
 
 def negated(value: Value) -> Value:
-    """Return what the negative of a value is."""
+    """Return the `Value` of ``-value``."""
     if isinstance(value, Partial):
         if value.op == "prod":
             raise Refused("changes the sign of a product over the rows")
@@ -288,7 +291,7 @@ def negated(value: Value) -> Value:
 def _by_kind(
     values: Sequence[Value],
 ) -> tuple[Sharded | None, list[Partial], list[Replicated], list[Power]]:
-    """Return the rows of values, what is partial and replicated, and all powers."""
+    """Return the shared `Sharded`, the `Partial`, the `Replicated`, and all powers."""
     if any(isinstance(value, (Position, Unknown)) for value in values):
         raise Refused(f"computes with {describe(Position())}")
     values = [unlisted(value) for value in values]
@@ -299,14 +302,15 @@ def _by_kind(
 
 
 def total(values: Sequence[Value]) -> Value:
-    """Return what a sum of values is."""
+    """Return the `Value` of a sum."""
     return selected(values, is_sum=True)
 
 
 def selected(values: Sequence[Value], is_sum: bool = False) -> Value:
-    """Return what an array is whose elements are each taken from one of several.
+    """Return the `Value` of an array whose elements are each taken from one of several.
 
-    Which element comes from where must be the same on every rank, or for every row.
+    The choice has to be the same on every rank, or for every row. With `is_sum`, the
+    values are added instead.
     """
     rows, partials, replicated, powers = _by_kind(values)
     if rows:
@@ -331,7 +335,7 @@ def selected(values: Sequence[Value], is_sum: bool = False) -> Value:
 
 
 def product(values: Sequence[Value]) -> Value:
-    """Return what a product of values is."""
+    """Return the `Value` of a product."""
     rows, partials, replicated, powers = _by_kind(values)
     power = times(*powers)
     if rows and partials:
@@ -361,7 +365,7 @@ def product(values: Sequence[Value]) -> Value:
 
 
 def inverse(value: Value) -> Value:
-    """Return what 1 / value is."""
+    """Return the `Value` of ``1 / value``."""
     value = unlisted(value)
     if isinstance(value, Partial) and value.op == "prod":
         return value
@@ -374,7 +378,7 @@ def inverse(value: Value) -> Value:
 
 
 def independent(values: Sequence[Value]) -> Value:
-    """Return what any function of the values is, elementwise along the rows."""
+    """Return the `Value` of any function that is elementwise along the rows."""
     values = [unlisted(value) for value in values]
     for value in values:
         if not isinstance(value, (Sharded, Replicated)):

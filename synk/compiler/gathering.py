@@ -13,7 +13,7 @@ from pytensor.tensor.type import DenseTensorType
 
 from ..ops import COLLECTIVES, AllGather
 from ..user_frames import made_in, where_made
-from .lengths import remembered, size
+from .lengths import cached_lengths, size
 from .own_ops.register import advice
 from .rules.base import name, op_name
 from .spec import PlacedSpec
@@ -57,7 +57,7 @@ def repetition(spec: PlacedSpec) -> Repetition:
     whole: dict[Variable, dict[Variable, None]] = {}
     found: dict[Variable, None] = {}
     viewed: dict[Variable, None] = {}
-    with remembered(spec.inputs):
+    with cached_lengths(spec.inputs):
         for node in besides_shapes([], graph)[0]:
             if isinstance(node.op, COLLECTIVES):
                 if isinstance(node.op, AllGather):

@@ -84,7 +84,7 @@ _found: ContextVar[_Found | None] = ContextVar("_found", default=None)
 
 
 @contextlib.contextmanager
-def remembered(rows: Sequence[Variable] = ()) -> Iterator[None]:
+def cached_lengths(rows: Sequence[Variable] = ()) -> Iterator[None]:
     """Follow no length twice, as long as the graphs stay as they are.
 
     Of `rows` the first axes are taken to be equally long.
@@ -139,7 +139,7 @@ def known_entries(var: Variable) -> list[Length] | None:
         return [Length(int(number)) for number in np.atleast_1d(var.data)]
     if var.owner is None:
         return None
-    return table.told(_read, var.owner)
+    return table.ask_or_none(_integers_of, var.owner)
 
 
 def selected_by(mask: Variable) -> Length:
@@ -155,7 +155,7 @@ def _follow(symbol: Symbol) -> Length:
     """Return a length, or a value, as far as it can be followed back."""
     found = _found.get()
     if found is None:
-        with remembered():
+        with cached_lengths():
             return _follow(symbol)
     if symbol in found:
         return found[symbol]
@@ -167,11 +167,11 @@ def _follow(symbol: Symbol) -> Length:
         found.depth += 1
         try:
             if which == "value":
-                numbers = table.told(_read, var.owner)
+                numbers = table.ask_or_none(_integers_of, var.owner)
                 result = None if numbers is None else numbers[0]
             else:
                 rule = table.entry_of(var.owner.op).length or inferred
-                result = table.told(rule, var.owner, *symbol)
+                result = table.ask_or_none(rule, var.owner, *symbol)
         finally:
             found.depth -= 1
     found[symbol] = _symbol(symbol) if result is None else result
@@ -193,7 +193,7 @@ def _follow_all(var: Variable, found: _Found) -> None:
 # -- numbers that a graph computes of lengths
 
 
-def _read(node: Apply) -> list[Length] | None:
+def _integers_of(node: Apply) -> list[Length] | None:
     """Return the integers that a node makes, in a scalar or vector, as lengths."""
     op: Any = node.op
     first: Any = node.inputs[0] if node.inputs else None
@@ -215,14 +215,14 @@ def _read(node: Apply) -> list[Length] | None:
                 joined = None if entries is None else joined + entries
         return joined
     if isinstance(op, Subtensor) and first.type.ndim == 1:
-        return _read_some(node)
+        return _taken_integers(node)
     if isinstance(op, CAReduce) and isinstance(op.scalar_op, ps.Mul):
         entries = known_entries(first) if first.type.ndim == 1 else None
         return None if entries is None else [product(entries)]
-    return _read_scalars(node, getattr(op, "scalar_op", op))
+    return _computed_integers(node, getattr(op, "scalar_op", op))
 
 
-def _read_some(node: Apply) -> list[Length] | None:
+def _taken_integers(node: Apply) -> list[Length] | None:
     """Return what is taken of a vector by constants."""
     entries = known_entries(node.inputs[0])
     entry: Any
@@ -236,7 +236,7 @@ def _read_some(node: Apply) -> list[Length] | None:
     return entries[slice(*numbers)] if is_slice else [entries[numbers[0]]]  # type: ignore[index]
 
 
-def _read_scalars(node: Apply, op: Any) -> list[Length] | None:
+def _computed_integers(node: Apply, op: Any) -> list[Length] | None:
     """Return products, and what is the same or no more than converted."""
     (out,) = node.outputs
     dtypes = [np.dtype(given.type.dtype) for given in node.inputs]  # type: ignore[attr-defined]

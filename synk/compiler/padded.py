@@ -49,7 +49,7 @@ from .domain import (
     Value,
     is_replicated,
 )
-from .lengths import Symbol, remembered
+from .lengths import Symbol, cached_lengths
 from .rules.base import any_function, name, op_name
 from .table import OpEntry, ask, entry_of
 from .walk import apply_rule, infer
@@ -136,7 +136,7 @@ class Padder:
     def walk(self, graph: Iterable[Variable]) -> None:
         """Rewrite a graph, down to what is known already."""
         graph = list(graph)
-        with remembered(self._rows):
+        with cached_lengths(self._rows):
             infer(graph, dict(self.values), rule=self._rewrite)
         self._know(graph)
 

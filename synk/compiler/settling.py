@@ -1,7 +1,7 @@
-"""Settling how outputs and updates of a function come about on several ranks.
+"""Settling a function: placing collectives, and choosing the ops of its outputs.
 
-Reductions are placed where the serial numbers need them, and the proof then says of
-every output how the ranks' values combine. What the user has named is left alone.
+`settle` places the collectives that the serial run's numbers need. The proof then tells
+by which op the ranks' values of each output combine. Ops that the user named stay.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from ..ops import AllGather, AllReduce, is_collective
 from ..reduce_ops import REDUCE_OPS, OutputOp, ReduceOp, check_dtype
 from ..signals import without_collection
 from ..user_frames import made_in
-from .as_written import AsWritten, has_words
+from .as_written import AsWritten, has_marks
 from .domain import Partial, Replicated, is_replicated
 from .gathering import repeated, rows_exchanged
-from .lengths import remembered
+from .lengths import cached_lengths
 from .placement.function import Known, place
 from .placement.streams import own_streams
 from .proof import (
@@ -44,11 +44,12 @@ from .walk import infer_nodes
 
 
 def settle(asked: Asked) -> FunctionSpec:
-    """Place the reductions of a function, and find the ops that were not named.
+    """Return the function with placed collectives and an op for each output and update.
 
-    Sliceable variables may have other rows than those that ranks are weighed by. Where
-    the function numbers rows by them, as ``p[arange(y.shape[0]), y]`` does, and cannot
-    be computed unless they are as many, calls check that they are.
+    A sliceable variable may have another number of rows on a rank than the inputs. If
+    the function numbers its rows, as ``p[arange(y.shape[0]), y]`` does, and can only be
+    computed if the numbers are equal, it is settled so, and calls check that
+    (`Asked.are_paired`).
     """
     others, numbers = set(asked.others), list[Variable]()
     if others and not asked.is_local:
@@ -74,14 +75,14 @@ def settle(asked: Asked) -> FunctionSpec:
 
 
 def _settled(asked: Asked) -> FunctionSpec:
-    """Place, and find ops, by what is known of the rows."""
-    with without_collection(), remembered(asked.counted):
+    """Place collectives and choose ops, with `are_paired` as it is in `asked`."""
+    with without_collection(), cached_lengths(asked.counted):
         spec = PlacedSpec.as_written(asked)
         known = Known(rows_of(asked.counted, asked.others))
         if not asked.is_local:
             spec, known = _placed(spec)
         placed = [var for node in known.nodes for var in node.outputs]
-        if has_words(io_toposort(placed, spec.graph)):
+        if has_marks(io_toposort(placed, spec.graph)):
             spec = _write_out(spec)
         known.nodes = [*known.nodes, *io_toposort(placed, spec.graph)]
         known.of_rows = spec.row_values_of([*known.written, *known.nodes])
@@ -92,11 +93,11 @@ def _settled(asked: Asked) -> FunctionSpec:
 
 
 def _placed(spec: PlacedSpec) -> tuple[PlacedSpec, Known]:
-    """Put in the reductions that the serial numbers need; say what is notable there."""
+    """Place collectives; warn of, or with `is_strict` raise for, costly ones."""
     spec, known = place(spec)
     own = own_streams(spec.graph, spec.streams) if spec.streams else ()
     if own:
-        spec = replace(spec, apart=None)
+        spec = replace(spec, early_draws=None)
     for stream in spec.streams:
         stream.is_split = stream.source in own
     if spec.repeated:
@@ -107,7 +108,7 @@ def _placed(spec: PlacedSpec) -> tuple[PlacedSpec, Known]:
 
 
 def _write_out(spec: PlacedSpec) -> PlacedSpec:
-    """Put the collectives where the user's words are, in what is left as written."""
+    """Replace marks by collectives in the graphs that stay as they are written."""
     made = AsWritten(rows_of(spec.counted, spec.others), spec.call)
     spec = spec.with_left(made.write(spec.left()))
     used = set(ancestors(spec.graph))
@@ -122,7 +123,7 @@ def _write_out(spec: PlacedSpec) -> PlacedSpec:
 
 
 def _combined(spec: PlacedSpec, known: Known) -> FunctionSpec:
-    """Choose the ops that the user did not name."""
+    """Return the function with ops in place of `UNNAMED`, and what the proof shows."""
     values, of_rows = known.values, known.of_rows
     findings = _findings(spec, known)
     weak = [found for found in findings if not found.agrees and not found.named]
@@ -182,9 +183,9 @@ def _combined(spec: PlacedSpec, known: Known) -> FunctionSpec:
 
 
 def _wrong_reductions(spec: PlacedSpec, known: Known) -> Iterator[Finding]:
-    """Yield reductions of the script's own that are not those of the serial run.
+    """Yield findings on the user's collectives that do not give the serial result.
 
-    Only with `is_strict` all; those of :func:`synk.grad` in any case.
+    Of all with `is_strict`; else only of those that :func:`synk.grad` wrote.
     """
     for node in known.nodes:
         if not isinstance(node.op, (AllReduce, AllGather)):
@@ -201,7 +202,7 @@ def _wrong_reductions(spec: PlacedSpec, known: Known) -> Iterator[Finding]:
 
 
 def _findings(spec: PlacedSpec, known: Known) -> list[Finding]:
-    """Return what can be shown of each output."""
+    """Return what the proof shows of each output."""
     findings = []
     for i, (var, op) in enumerate(zip(spec.outputs, spec.output_ops, strict=True)):
         finding = prove(
@@ -239,9 +240,9 @@ _REDUCE_IT = (
 def _sums(
     graph: list[Variable], known: Known
 ) -> list[tuple[Variable, ReduceOp | None]]:
-    """Return how parts of the rows come together in what is made or reduced of them.
+    """Return `FunctionSpec.sums`: by which ops blocks' values are combined.
 
-    None stands for what is the same of any rows.
+    The op None is for values that are equal for all blocks.
     """
     reduced = [node.inputs[0] for node in known.nodes if is_collective(node)]
     found: list[tuple[Variable, ReduceOp | None]] = []
@@ -260,7 +261,10 @@ def _sums(
 def _reduced_along(
     outputs: list[Variable], ops: list[OutputOp], nodes: list[Apply]
 ) -> tuple[list[Variable], list[OutputOp]]:
-    """Have losses and the like reduced with the gradients, if the graph reduces any."""
+    """Return outputs and wire ops, with scalar floats reduced by the stages.
+
+    So losses travel with the gradients. Only if the graph has a collective anyway.
+    """
     outputs, wire_ops = list(outputs), list(ops)
     if not any(map(is_collective, nodes)):
         return outputs, wire_ops

@@ -27,7 +27,7 @@ from ..ops import COLLECTIVES
 from ..user_frames import untraced
 from .domain import Listed, Replicated, Sharded, Value, constant, is_replicated
 from .lengths import Length, Symbol, inferred_length, size
-from .table import told
+from .table import ask_or_none
 
 
 def sizes_from_inputs(variables: Iterable[Variable]) -> dict[Variable, Variable]:
@@ -140,7 +140,9 @@ _noted: ContextVar[_Noted | None] = ContextVar("_noted", default=None)
 
 
 @contextlib.contextmanager
-def noted(inputs: Iterable[Variable], careful: bool) -> Iterator[list[Filled]]:
+def collecting_filled(
+    inputs: Iterable[Variable], careful: bool
+) -> Iterator[list[Filled]]:
     """Note what calls are to be asked of their inputs; in the list, once this is over.
 
     With `careful`, rows are taken not to fill their groups.
@@ -204,7 +206,7 @@ def _lengths_behind(symbol: Symbol) -> set[Symbol] | None:
         if var.owner is None:
             found.add((var, which))
             continue
-        made = told(inferred_length, var, which)
+        made = ask_or_none(inferred_length, var, which)
         shapes: Any = None if made is None else _shapes_behind(made)
         if shapes is None or not all(isinstance(s.owner.op, Shape_i) for s in shapes):
             return None

@@ -1,12 +1,12 @@
-"""A function in the passes of the compiler: as asked for, as placed, as ranks run it.
+"""The specification of a function after each pass of the compiler.
 
 ::
 
-    arguments.make_spec      Asked           what the script asks for, checked
-    settling                 PlacedSpec      with the reductions that this needs
-    settling                 FunctionSpec    with the ops that combine ranks' values
+    arguments.make_spec      Asked           the checked arguments of `synk.function`
+    settling                 PlacedSpec      adds the collectives that were placed
+    settling                 FunctionSpec    adds the ops that combine ranks' values
 
-Each is frozen, and what the one before is with more. Graphs only, no processes.
+Each class is frozen and extends the one before. They hold graphs, no processes.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ from .placement.streams import CommonStream
 from .proof import Finding
 from .sizes import Filled
 
-# Stands for an op until it is settled: None is an op of its own.
+# The op of an output or update for which the script names none, until `settle` chooses
+# one. (None is an op too: it takes rank 0's value.)
 UNNAMED: Any = "unnamed"
 
 Taker = Literal["op", "output", "update"]
@@ -38,30 +39,32 @@ Updates = list[tuple[SharedVariable, Variable]]
 
 
 class Need(NamedTuple):
-    """What needs the value of all rows, of which each rank had a part."""
+    """Why a collective was placed: what in the user's graph takes its result."""
 
     taker: Taker
-    # What the first Op that needs it computes, in the user's graph; or the output
-    # itself; or the shared variable whose new value it is.
+    # Of "op": what the first such Op computes, in the user's graph. Of "output": the
+    # output. Of "update": the shared variable.
     variable: Variable
-    # Whether all ranks that have rows had it already, so that it is for the others.
+    # Whether every rank with rows had the value already, so that the collective only
+    # brings it to ranks without rows.
     is_alike: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Asked:
-    """A function as the script asks for it, checked; nothing is placed yet.
+    """A function as the script asks for it, checked; no collective is placed yet.
 
-    Givens are substituted already, and each sliceable shared variable is replaced by a
-    stand-in, an input that receives the variable's selected rows at every call.
+    Givens are substituted already. Each sliceable shared variable is replaced by a
+    *stand-in*, an input that receives the variable's selected rows at every call.
     """
 
-    arguments: list[Variable]  # what a call is given, in its order
-    inputs: list[Variable]  # what is scattered of these, or the rows that `cut` makes
-    bcast_inputs: list[Variable]  # what each rank gets whole, and shapes of what is cut
-    cut: CutRows | None  # the slices of data that are scattered inputs, if any are
-    # As the user wrote them, without what is placed in between; with `UNNAMED` where
-    # the script names no op, until they are settled.
+    arguments: list[Variable]  # the inputs of a call, in the script's order
+    # The scattered inputs, or in their place the slices of data that `cut` takes.
+    inputs: list[Variable]
+    bcast_inputs: list[Variable]  # inputs that ranks get whole; shapes of data in `cut`
+    cut: CutRows | None  # how scattered inputs are slices of data; None if none are
+    # The user's own graph, without placed collectives. Its ops are `UNNAMED` where the
+    # script names none.
     plain_outputs: list[Variable]
     output_ops: list[OutputOp]
     plain_updates: Updates
@@ -71,26 +74,29 @@ class Asked:
     returns: str  # "none", "one" or "list"
     mode: Any = None
     name: str | None = None
-    made: str = ""  # where the script has made it, as messages have it behind the name
+    made: str = ""  # the script's line that made it, as messages append it to the name
     options: dict[str, Any] = field(default_factory=dict)
-    precision: str | None = None  # of products of float32; None for what JAX is set to
-    pad: bool = False  # whether calls of fewer rows are padded, if that keeps numbers
-    # The first of the sliceable variables, if they were scattered: of these each rank
-    # has as many rows as of the inputs.
+    # The precision of products of float32 in JAX; None: as JAX is configured.
+    precision: str | None = None
+    pad: bool = False  # whether calls with fewer rows may be padded
+    # The leading sliceable variables that are scattered: a rank has as many of their
+    # rows as of the inputs' rows.
     parts: list[SharedVariable] = field(default_factory=list)
-    # Whether the sliceable variables have as many rows on a rank as it weighs: what the
-    # function computes rests on it, and each call checks it.
+    # Whether the graph is placed as if the sliceable variables had as many rows on each
+    # rank as the inputs. Each call then checks that they do.
     are_paired: bool = False
-    is_local: bool = False  # every rank runs the graph as it is: nothing is placed
-    is_strict: bool = False  # what is not shown to be as in the serial run is an error
-    keeps_statistics: bool = False  # what meets rows again stays that of a rank's own
-    has_any_bits: bool = False  # it is an error if bits depend on the number of ranks
-    has_own_streams: bool = False  # each rank draws for its rows from one of its own
-    are_compiled: bool = False  # by numba or JAX: some draws take fewer numbers there
+    is_local: bool = False  # whether ranks run the user's graph, with nothing placed
+    is_strict: bool = False  # raise where the serial run's result cannot be proven
+    # Whether sums over rows that are combined with rows again stay each rank's own.
+    keeps_statistics: bool = False
+    has_any_bits: bool = False  # raise if bits depend on the number of ranks
+    has_own_streams: bool = False  # each rank draws for its rows from its own stream
+    # Whether numba or JAX compiles the function: some draws take fewer numbers there.
+    are_compiled: bool = False
 
     @property
     def label(self) -> str:
-        """What the function is called in messages."""
+        """The function's name in messages."""
         if self.name:
             return f"function {self.name!r}"
         inputs = ", ".join(map(str, self.arguments))
@@ -98,18 +104,18 @@ class Asked:
 
     @property
     def counted(self) -> list[Variable]:
-        """What has as many rows on a rank as the rank weighs."""
+        """The inputs and stand-ins whose number of rows is the rank's weight."""
         paired = len(self.stand_ins) if self.are_paired else len(self.parts)
         return [*self.inputs, *self.stand_ins[:paired]]
 
     @property
     def others(self) -> list[Variable]:
-        """Further stand-ins, with rows of other numbers."""
+        """The stand-ins that may have another number of rows on a rank."""
         return [] if self.are_paired else self.stand_ins[len(self.parts) :]
 
     @property
     def row_inputs(self) -> list[Variable]:
-        """The inputs that hold rows of this rank alone."""
+        """The scattered inputs and the stand-ins: those that hold a rank's own rows."""
         return [*self.inputs, *self.stand_ins]
 
     @property
@@ -119,40 +125,40 @@ class Asked:
 
     @property
     def plain_graph(self) -> list[Variable]:
-        """All that the user has written: the outputs, and new values of updates."""
+        """The user's own graph: the outputs, then the new values of updates."""
         return [*self.plain_outputs, *(new for _, new in self.plain_updates)]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class PlacedSpec(Asked):
-    """A function whose graph has the reductions that the serial numbers need."""
+    """A function with the collectives that the serial run's numbers need."""
 
     outputs: list[Variable]
-    updates: Updates  # the script's, and those of streams that all ranks have alike
-    left_outputs: list[int]  # those that are left as the user has written them
-    left_updates: list[int]
-    # What parts take that a rank is told of a call besides its arguments; and those of
-    # them that there are.
+    updates: Updates  # the script's, then those of common random streams
+    left_outputs: list[int]  # indices of outputs whose graph stays as it is written
+    left_updates: list[int]  # likewise of updates
+    # The variables that the master fills in for each call, such as the number of all
+    # rows; and in `call_variables` those of them that the graph uses.
     call: CallVariables = field(default_factory=CallVariables.new)
     call_variables: list[Variable] = field(default_factory=list)
-    # What is known of placed values, and no rule can tell.
+    # Placed variables whose `Value` follows from how they were made, not from a rule.
     asserted: dict[Variable, Value] = field(default_factory=dict)
-    # Of a rank's own rows, which they meet again as they are.
+    # Sums over a rank's own rows that are combined with rows again, unreduced.
     own_statistics: list[Variable] = field(default_factory=list)
-    # Why each collective was placed; those that the user has written are not here.
+    # For the result of each placed collective, why it was placed.
     needs: dict[Variable, Need] = field(default_factory=dict)
-    # What every rank computes from all rows.
+    # The user's nodes that every rank computes from all ranks' rows.
     repeated: list[Apply] = field(default_factory=list)
-    # The random streams that all ranks have alike, and what is drawn for rows of them.
+    # The random streams that all ranks share, and the draws for rows from them.
     streams: list[CommonStream] = field(default_factory=list)
     row_draws: list[PlacedDraw] = field(default_factory=list)
-    # What of the graph that is, an entry for each row; None if not all that is drawn
-    # can be before anything is computed of rows.
-    apart: list[Variable] | None = None
+    # The drawn variables with an entry for each row, if all draws can be made before
+    # anything is computed from rows; else None.
+    early_draws: list[Variable] | None = None
 
     @classmethod
     def as_written(cls, asked: Asked) -> PlacedSpec:
-        """Return a function in which nothing is placed yet."""
+        """Return the function `asked` for, with nothing placed yet."""
 
         def left(ops: list[OutputOp]) -> list[int]:
             return [i for i, op in enumerate(ops) if asked.is_local or op != UNNAMED]
@@ -166,12 +172,12 @@ class PlacedSpec(Asked):
         )
 
     def left(self) -> list[Variable]:
-        """Return what is computed as the user has written it."""
+        """Return the outputs and new values whose graph stays as it is written."""
         news = [self.updates[i][1] for i in self.left_updates]
         return [*(self.outputs[i] for i in self.left_outputs), *news]
 
     def with_left(self, made: Iterable[Variable]) -> PlacedSpec:
-        """Return the function with other graphs for what is left as it is written."""
+        """Return the function with the variables `made` in place of those of `left`."""
         outputs, updates, left = list(self.outputs), list(self.updates), iter(made)
         for i in self.left_outputs:
             outputs[i] = next(left)
@@ -181,13 +187,13 @@ class PlacedSpec(Asked):
 
     @property
     def graph(self) -> list[Variable]:
-        """All that a call computes: the outputs, and the new values of updates."""
+        """All that a call computes: the outputs, then the new values of updates."""
         return [*self.outputs, *(new for _, new in self.updates)]
 
     @property
     def draws_first(self) -> bool:
-        """Whether it draws, and can before anything is computed of rows."""
-        return bool(self.streams) and self.apart is not None
+        """Whether it draws, and can do so before anything is computed from rows."""
+        return bool(self.streams) and self.early_draws is not None
 
     @property
     def all_inputs(self) -> list[Variable]:
@@ -205,13 +211,14 @@ class PlacedSpec(Asked):
         return list(found)
 
     def row_values(self, graph: Iterable[Variable]) -> set[Variable]:
-        """Return what of a graph follows from this rank's rows; see `row_values_of`."""
+        """Return the variables of a graph that depend on this rank's own rows."""
         return self.row_values_of(io_toposort([], list(graph)))
 
     def row_values_of(self, nodes: Iterable[Apply]) -> set[Variable]:
-        """Return what of nodes, in their order, follows from a rank's own rows.
+        """Return the variables that depend on a rank's own rows, or on their place.
 
-        Or from where they are among all. What was reduced over all ranks does not.
+        `nodes` are in the order of computation. Results of collectives, and what
+        follows from them alone, do not depend on a rank's own rows.
         """
         found = {*self.row_inputs, self.call.first}
         for node in nodes:
@@ -222,25 +229,26 @@ class PlacedSpec(Asked):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class FunctionSpec(PlacedSpec):
-    """A function as every rank is told it, with how the ranks' values combine."""
+    """A settled function, as every rank gets it: with the ops that combine values."""
 
-    findings: list[Finding]  # what was shown of each output
-    wire_ops: list[OutputOp]  # the master's for outputs; None for what stages reduce
-    # What is updated by values of all rows, where those of a rank's were written.
+    findings: list[Finding]  # what the proof shows of each output
+    # How the master combines the ranks' outputs; None where stages have reduced them.
+    wire_ops: list[OutputOp]
+    # Variables whose written update depends on a rank's rows, and the placed one not.
     made_whole: list[SharedVariable]
-    own_updates: list[int]  # by what follows from a rank's own rows or random streams
-    row_updates: list[int]  # of sliceable variables by rows: each rank keeps its own
-    not_in_slices: list[str]  # why the slices' values of updates do not come to one
-    # What of the outputs, and of what is reduced, combines values over rows, and how;
-    # None of what is the same of any rows.
+    own_updates: list[int]  # of updates that depend on a rank's own rows or stream
+    row_updates: list[int]  # of updates of which each rank keeps its own rows
+    not_in_slices: list[str]  # why slices' values of updates cannot be combined
+    # Outputs, new values and reduced values that blocks of rows can be combined for, by
+    # which op; None where every block has the same value.
     sums: list[tuple[Variable, ReduceOp | None]]
-    refused: str | None  # why several ranks cannot compute what the serial run does
+    refused: str | None  # why several ranks cannot compute the serial result, if so
     filled: list[Filled] = field(default_factory=list)  # see `sizes`
-    # On another rank, what users' Ops were registered as: it pads by that.
+    # Only after unpickling on a rank: users' registered Ops, which padding asks for.
     own_ops: list[tuple[Any, Any]] = field(default_factory=list)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave out what only the master needs: that would go to all ranks."""
+        """Return the state without what only the master needs; it goes to all ranks."""
         lists = (
             *("arguments", "plain_outputs", "plain_updates", "left_outputs"),
             *("left_updates", "repeated", "row_draws", "filled"),

@@ -1,16 +1,16 @@
 """Cutting a graph at its all-reduces into stages.
 
 A value's *level* is the number of all-reduces on the longest way to it. Stage k
-computes what has level k from rows, shared variables, values that were reduced before,
-and values that stages before it computed. It has two parts::
+computes the values of level k, from rows, shared variables, reduced values and values
+of earlier stages. It has two parts::
 
-    common   what no row of this rank enters: the same on every rank, computed once
+    common   values that depend on no row of this rank: equal on all ranks
     rows     the rest: computed for each slice, and not at all by a rank without rows
 
-An ordinary call runs both as one compiled graph. Random numbers, where no value of a
-row decides what they are, have one of their own before that: they are drawn for all
-rows of the rank at once, be the rest gone through in blocks. Nothing is computed twice:
-what another part or a later stage needs is forwarded to it, save for views and shapes,
+An ordinary call runs both as one compiled graph, `Stage.merged`. Random numbers that do
+not depend on rows' values are drawn by a part before it (`Stage.drawn`), for all of the
+rank's rows at once, also if the rest runs in blocks. Nothing is computed twice: values
+that another part or a later stage needs are forwarded to it, except views and shapes,
 which cost nothing.
 
 A step of gradient descent, ``w - rate * all_reduce(gradient)``, comes down to::
@@ -42,17 +42,18 @@ from .written import Written, written
 
 @dataclass
 class Part:
-    """A graph that is compiled by itself."""
+    """A graph that is compiled as one function."""
 
-    # What it computes for others: a user's outputs, values to reduce or to forward.
+    # Its results: outputs of the function, values to reduce and values to forward.
     wants: list[Variable] = field(default_factory=list)
-    # What it takes from other parts, and reduced values.
+    # Its arguments from elsewhere: values of other parts, and reduced values.
     receives: list[Variable] = field(default_factory=list)
-    # Those of random streams, which it makes in place. All others are made when the
-    # call has come to its end: see `Cut`.
+    # Updates of random streams, which the part makes in place. Other variables are
+    # stored at the end of the call: see `Cut.stored`.
     updates: list[tuple[SharedVariable, Variable]] = field(default_factory=list)
     reads: set[SharedVariable] = field(default_factory=set)
-    # New values that nothing else takes: computed after `wants`, and stored together.
+    # Variables and their new values, if nothing else takes these: they are results
+    # after `wants`, and stored all at once.
     news: list[tuple[SharedVariable, Variable]] = field(default_factory=list)
 
     def __bool__(self) -> bool:
@@ -60,56 +61,56 @@ class Part:
 
     @property
     def computes(self) -> list[Variable]:
-        """What its code returns: values for others, and then new ones of variables."""
+        """The results of the compiled part: `wants`, then the new values of `news`."""
         return [*self.wants, *(new for _, new in self.news)]
 
     @cached_property
     def storages(self) -> list[list[Any]]:
-        """Where variables hold what `news` are to be."""
+        """The storage cells of the variables of `news`."""
         return [shared.container.storage for shared, _ in self.news]
 
 
 @dataclass
 class Stage:
-    """The parts of one level, and the all-reduces that end it."""
+    """The parts of one level, and the collectives that end it."""
 
     common: Part
     rows: Part
-    merged: Part
-    reduced: list[Variable]  # outputs of AllReduce nodes
-    phase: int = COMMON  # as which its computation counts
-    # What of `reduced` has all rows of an input, and of which. They are where every
-    # rank can read them, so that none need meet for them.
+    merged: Part  # both of them as one graph
+    reduced: list[Variable]  # results of the collectives
+    phase: int = COMMON  # the phase of a call that its time counts as
+    # The results in `reduced` that are all rows of an input, and that input's index.
+    # Ranks read these rows in shared memory, so they do not meet for them.
     of_inputs: dict[Variable, int] = field(default_factory=dict)
-    drawn: Part = field(default_factory=Part)  # before `merged`, which receives it
-    kept: Part = field(default_factory=Part)  # not computed again for the same rows
+    drawn: Part = field(default_factory=Part)  # draws for `merged`, which runs after it
+    kept: Part = field(default_factory=Part)  # values that are kept for equal rows
 
 
 def contributed(reduced: Any) -> Variable:
-    """Return what each rank gives for a result of a collective."""
+    """Return the operand of the collective whose result is `reduced`."""
     return reduced.owner.inputs[0]
 
 
 def op_of(reduced: Any) -> ReduceOp | Literal["gather", "stack"]:
-    """Return how a collective combines: an op, "gather" or "stack"."""
+    """Return the op of the collective whose result is `reduced`."""
     return reduced.owner.op.op
 
 
 @dataclass
 class Cut:
-    """All stages of a function, for some of its outputs."""
+    """The stages of a function, for some of its outputs."""
 
     stages: list[Stage]
-    outputs: list[Variable]  # as asked for
+    outputs: list[Variable]  # those asked for
     updates: list[tuple[SharedVariable, Variable]]  # of the whole function
-    # Updates that are stored when all stages are done: all but those of random streams.
-    # So what a part reads of a variable is what the call began with, and the former
-    # value is whole if the call fails on another rank.
+    # Indices of updates that are stored after all stages: of all but random streams
+    # that a part updates in place. So parts read the values with which the call began,
+    # and these are intact if the call fails on another rank.
     stored: list[int]
-    on_rows: set[Variable]  # what differs between ranks because their rows do
-    # Updates whose value is an output's as well, or another variable's.
+    on_rows: set[Variable]  # variables that depend on a rank's own rows
+    # Indices of updates whose new value is also an output, or another's new value.
     copied: set[int] = field(default_factory=set)
-    # Updates of which only what is written to the variable is computed.
+    # Updates that only write some elements of the variable, by index in `updates`.
     written: dict[int, Written] = field(default_factory=dict)
 
     @cached_property
@@ -119,28 +120,28 @@ class Cut:
 
     @cached_property
     def inputs_read(self) -> set[int]:
-        """The numbers of the inputs of which every rank reads all rows."""
+        """The indices of the inputs of which every rank reads all rows."""
         return {i for stage in self.stages for i in stage.of_inputs.values()}
 
 
 def cut(
     spec: FunctionSpec, subset: Iterable[int], in_slices: bool, in_place: bool = False
 ) -> Cut:
-    """Cut the graph of a function into stages, for a subset of its outputs.
+    """Return the stages of a function, for the outputs with the indices `subset`.
 
-    `in_slices` says that the rows parts are run for one slice after the other, and
-    `in_place` that updates can be written into the variables' arrays.
+    `in_slices`: the rows parts run for one slice after the other. `in_place`: updates
+    of some elements may be written into the variables' arrays.
     """
     outputs = [spec.outputs[i] for i in subset]
     return _Cutter(spec, outputs, in_slices, in_place).cut()
 
 
 def uncut(spec: FunctionSpec, subset: Iterable[int], in_place: bool = True) -> Cut:
-    """Return a function as one stage: on one rank an all-reduce changes nothing.
+    """Return the user's plain graph as one stage, for a call on one rank.
 
-    What PyTensor makes of the whole graph is faster than of its parts. It adds the
-    step of plain gradient descent to a parameter within the product that is the
-    gradient, for one; unless updates are not made `in_place`, but stored afterwards.
+    PyTensor optimises the whole graph better than its parts. With `in_place`, the
+    compiled function updates variables itself, and PyTensor can fuse, say, a descent
+    step with the product that is its gradient; else new values are stored afterwards.
     """
     outputs, updates = [spec.plain_outputs[i] for i in subset], spec.plain_updates
     stored = [
@@ -159,10 +160,10 @@ def uncut(spec: FunctionSpec, subset: Iterable[int], in_place: bool = True) -> C
 def store_together(
     cut: Cut, spec: FunctionSpec, is_whole: Callable[[Variable], bool]
 ) -> None:
-    """Have parts return new values that are stored as they are after all others.
+    """Move updates from `cut.stored` to `Part.news` where nothing else takes them.
 
-    That are those which no other part takes, nor an output; they follow from no row of
-    a rank's, and `is_whole` says that they have no entries of padded rows.
+    Such a new value is no output and no operand of another part or collective, does not
+    depend on a rank's own rows, and has no entries of padded rows (`is_whole`).
     """
     taken = {*cut.outputs, *(cut.updates[i][1] for i in cut.copied)}
     for stage in cut.stages:
@@ -182,6 +183,8 @@ def store_together(
 
 
 class _Cutter:
+    """Makes one `Cut`. `level`, `free` and so on are of the variables of the graph."""
+
     def __init__(
         self,
         spec: FunctionSpec,
@@ -203,10 +206,10 @@ class _Cutter:
         self.drawn = _drawn_once(nodes, self.on_rows, self.commons)
         self.written = self._written(nodes) if in_place else {}
         self.draws_first = in_place and not in_slices and spec.draws_first
-        self.apart = set(spec.apart or ())
+        self.early_draws = set(spec.early_draws or ())
 
     def _classify(self, node) -> None:
-        """Find the level of a node's outputs, and whether they are free."""
+        """Note the level of a node's outputs, and whether they are free to compute."""
         meets = is_collective(node)
         if not meets and any(map(is_collective, with_inner([node]))):
             raise ValueError(
@@ -224,7 +227,10 @@ class _Cutter:
         self.level.update(dict.fromkeys(node.outputs, level))
 
     def cut(self) -> Cut:
-        """Work backwards: a stage must know what the later ones want of it."""
+        """Return the stages, made from the last to the first.
+
+        A later stage decides which values an earlier one has to forward.
+        """
         depth = max((self.level[var] for var in self.reduced), default=0)
         common_wants: list[dict] = [{} for _ in range(depth + 1)]
         rows_wants: list[dict] = [{} for _ in range(depth + 1)]
@@ -252,7 +258,7 @@ class _Cutter:
                 if var.owner is not None and not is_given(var)
             }
             rows = self._part(rows_wants[level], self._given(level, computed), want)
-            # Values that the rows part wants of the common part came last.
+            # The rows part may have added to these since `common` was made.
             common.wants = list(common_wants[level])
             all_wants = {**common_wants[level], **rows_wants[level]}
             merged = self._part(all_wants, is_given, want)
@@ -282,7 +288,10 @@ class _Cutter:
         is_given: Callable[[Variable], bool],
         want: Callable[[Variable], None] = lambda var: None,
     ) -> Part:
-        """Return the part that computes values; `want` is told what it receives."""
+        """Return the part that computes `wants`.
+
+        `want` is called for each value that another part has to forward to it.
+        """
         part = Part(list(wants))
         for var in _walk(part.wants, is_given):
             if is_given(var):
@@ -297,33 +306,36 @@ class _Cutter:
     def _drawn_apart(
         self, merged: Part, level: int, want: Callable[[Variable], None]
     ) -> tuple[Part, Part]:
-        """Return the part that draws what another needs, and what is left of that."""
+        """Return the draws of a merged part as one part, and the rest as another."""
         is_given = self._given(level)
 
         def is_drawn(var: Variable) -> bool:
             if var.owner is None or is_given(var):
                 return False
-            return var in self.apart or bool(_streams([var, *var.owner.inputs]))
+            if var in self.early_draws:
+                return True
+            return bool(_streams([var, *var.owner.inputs]))
 
         ends = _walk(merged.wants, lambda var: is_given(var) or is_drawn(var))
         found = dict.fromkeys(filter(is_drawn, ends))
         wants = [var for var in merged.wants if var not in found]
         rest = self._part(wants, self._given(level, found))
 
-        # Of what stages before have made of rows the drawing part receives no more than
-        # what they have drawn: of the rest, which may have been made in blocks, it
-        # takes shapes alone. These may be of what no other part receives.
+        # Row values of earlier stages may have been computed in blocks. So the drawing
+        # part receives only their draws, and computes shapes of other values itself.
         def is_received(var: Variable) -> bool:
-            return is_given(var) and (var not in self.on_rows or var in self.apart)
+            return is_given(var) and not (
+                var in self.on_rows and var not in self.early_draws
+            )
 
         return self._part(found, is_received, want), rest
 
     def _given(
         self, level: int, common: Collection[Variable] = ()
     ) -> Callable[[Variable], bool]:
-        """Return what tells whether a part of a stage has a value from others.
+        """Return a function: whether a part of stage `level` receives a variable.
 
-        `common` is what another part of the stage computes.
+        `common` has the variables that another part of the same stage computes.
         """
 
         def is_given(var: Variable) -> bool:
@@ -334,7 +346,10 @@ class _Cutter:
         return is_given
 
     def _place_updates(self, stages: list[Stage]) -> list[int]:
-        """Let parts lead random streams on; return the updates stored later."""
+        """Give the updates of random streams to parts; return the indices of the rest.
+
+        A stream that a later part reads is not updated in place but stored at the end.
+        """
         stored: list[int] = []
         for i, (shared, new) in enumerate(self.spec.updates):
             if not isinstance(shared.type, RandomType):
@@ -345,8 +360,8 @@ class _Cutter:
             later = [part for s in stages[level + 1 :] for part in (s.common, s.rows)]
             if self.in_slices:
                 later.append(stage.rows)
-            # A rank's own stream goes on from slice to slice; each slice begins in one
-            # that all ranks have alike where the call does.
+            # A rank's own stream advances from slice to slice. A common stream does
+            # not: each slice draws from its state at the start of the call.
             is_read = any(shared in part.reads for part in later)
             if shared in self.commons if on_rows else is_read:
                 stored.append(i)
@@ -354,7 +369,7 @@ class _Cutter:
             owner = stage.rows if on_rows else stage.common
             owner.updates.append((shared, new))
             (stage.drawn or stage.merged).updates.append((shared, new))
-        # What is wanted to lead a stream on only is not wanted otherwise.
+        # New states of streams that are updated in place need not be results as well.
         kept = {*self.outputs, *(self.news[i] for i in stored), *self.forwarded}
         kept.update(var for made in self.written.values() for var in made.takes)
         kept.update(map(contributed, self.reduced))
@@ -365,9 +380,9 @@ class _Cutter:
         return stored
 
     def _written(self, nodes: Sequence[Apply]) -> dict[int, Written]:
-        """Return the updates that write to some elements, and that nothing else takes.
+        """Return, by index, updates that only write some elements of their variable.
 
-        Nor are they combined over slices.
+        Without those whose new value anything else takes, or slices have to combine.
         """
         taken = {var for node in nodes for var in node.inputs}
         taken.update(self.outputs)
@@ -384,7 +399,7 @@ class _Cutter:
 def _walk(
     wants: Iterable[Variable], is_given: Callable[[Variable], bool]
 ) -> Iterator[Variable]:
-    """Yield what a part computes, reads and receives."""
+    """Yield what a part with these `wants` computes, reads and receives."""
 
     def before(var: Variable) -> list[Variable] | None:
         return None if var.owner is None or is_given(var) else var.owner.inputs
@@ -397,7 +412,7 @@ def _copied(
     updates: Sequence[tuple[SharedVariable, Variable]],
     stored: Iterable[int],
 ) -> set[int]:
-    """Return the updates whose value something else has as well."""
+    """Return which of `stored` have a new value that is also an output or another's."""
     taken, copied = set(outputs), set()
     for i in stored:
         _, new = updates[i]
@@ -410,12 +425,12 @@ def _copied(
 def _drawn_once(
     nodes: Sequence[Apply], on_rows: set[Variable], commons: Collection[Variable]
 ) -> set[Variable]:
-    """Return random draws that no row enters.
+    """Return the outputs of draws that the common part has to make for the rows part.
 
-    Slices are to see one draw, and PyTensor removes a draw of which a part takes no
-    more than the stream's next state: so the common part makes it for the rows part.
-    Not so draws from a rank's own stream that draws for rows follow: with these the
-    stream goes on from slice to slice.
+    They depend on no row, and all slices have to see one draw. PyTensor would remove
+    a draw from a part that only takes the stream's next state. Left out are draws
+    from a rank's own stream that draws for rows follow, as that stream advances from
+    slice to slice.
     """
     alike = set(commons)
     for node in nodes:
@@ -423,7 +438,7 @@ def _drawn_once(
         if streams and alike.issuperset(streams):
             alike.update(_streams(node.outputs))
     drawn: set[Variable] = set()
-    followed: set[Variable] = set()  # streams that draws for rows go on from
+    followed: set[Variable] = set()  # states that draws for rows take
     for node in reversed(nodes):
         streams = _streams(node.inputs)
         goes_on = not alike.issuperset(streams) and not followed.isdisjoint(
@@ -441,7 +456,7 @@ def _streams(variables: Iterable[Variable]) -> list[Variable]:
 
 
 def costs_nothing(node) -> bool:
-    """Tell whether a node is a view, a shape, or computes with numbers of elements."""
+    """Return whether a node is a view, a shape, or arithmetic of integer scalars."""
     if node.op.view_map or isinstance(node.op, (Shape, Shape_i)):
         return True
     types, counts = [v.type for v in (*node.inputs, *node.outputs)], ("int64", "int32")

@@ -138,7 +138,7 @@ def ask(rule: Callable, *args: Any) -> Any:
         raise Refused(f"could not be examined: {error!r}") from error
 
 
-def told(rule: Callable, *args: Any) -> Any:
+def ask_or_none(rule: Callable, *args: Any) -> Any:
     """Return what a rule says; None if it cannot say anything."""
     try:
         return ask(rule, *args)

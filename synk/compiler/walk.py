@@ -28,7 +28,7 @@ from .domain import (
     describe,
     is_replicated,
 )
-from .lengths import remembered
+from .lengths import cached_lengths
 from .rules.base import (
     any_function,
     by_streams,
@@ -59,7 +59,7 @@ def infer(
     """
     values = dict(known)
     nodes = io_toposort([var for var in known if var.owner], list(graph))
-    with remembered():
+    with cached_lengths():
         infer_nodes(nodes, values, asserted, rule)
     for var in graph:
         if var not in values:

@@ -189,7 +189,7 @@ def _run_in_blocks(call: RankCall, level: int, kept: Kept | None, size: int) -> 
 def _received(call: RankCall, piece: Part, kept: Kept | None) -> dict[Variable, CutBy]:
     """Return how each received value is cut for a block; None: it is passed whole."""
     spec = call.programs.spec
-    by_row = {*row_by_row(piece.receives, spec.inputs), *(spec.apart or ())}
+    by_row = {*row_by_row(piece.receives, spec.inputs), *(spec.early_draws or ())}
     if kept is not None:
         by_row.update(kept.rows)
     return {

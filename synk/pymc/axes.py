@@ -30,7 +30,7 @@ from pytensor.tensor.type import DenseTensorType, lscalar
 from ..compiler.cloning import step_of
 from ..compiler.domain import Refused
 from ..compiler.lengths import inferred_shapes
-from ..compiler.rules.base import PUTTING, TAKING, apart
+from ..compiler.rules.base import PUTTING, TAKING, split_axis
 from ..compiler.rules.index import entries_of_index, layout
 
 Use = tuple[Apply, int]
@@ -169,7 +169,7 @@ def _put(node: Apply) -> Iterator[Pair]:
 
 
 def _joined(node: Apply) -> Iterator[Pair]:
-    along, arrays = apart(node, node.inputs)
+    along, arrays = split_axis(node, node.inputs)
     (out,) = node.outputs
     for var in arrays if isinstance(along, int) else ():
         for axis in range(_ndim(out)):

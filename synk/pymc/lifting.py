@@ -35,7 +35,7 @@ from pytensor.tensor.type import DenseTensorType
 
 from ..compiler.cloning import inlined
 from ..compiler.domain import Refused
-from ..compiler.rules.base import TAKING, apart
+from ..compiler.rules.base import TAKING, split_axis
 from ..compiler.rules.index import entries_of_index, layout
 from .rebuilding import rebuilt, remade
 
@@ -296,7 +296,7 @@ def joined_parts(node: Apply) -> tuple[int, list[Any], list[int | None]] | None:
 
     None if the axis is no constant. A length is None if unknown.
     """
-    along, parts = apart(node, node.inputs)
+    along, parts = split_axis(node, node.inputs)
     if not isinstance(along, int):
         return None
     along %= node.outputs[0].type.ndim  # type: ignore[attr-defined]

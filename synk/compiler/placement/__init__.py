@@ -1,8 +1,9 @@
-"""Placing reductions: where an operation needs a whole value, all ranks' are combined.
+"""Placing collectives where an operation needs the value of all ranks' rows.
 
-`function` places that of a function, and says why each collective is there. `placer`
-goes through a graph. `nodes` keeps what its values are, `whole` reduces and gathers
-them, and `reassociate` finds the sums that need not wait. `local_statistics` leaves
-statistics to the ranks, where these are meant. `streams` has the streams of random
-draws, each rank's and all ranks', and `row_draws` what is drawn for rows.
+`function` places the collectives of a function, and notes why each is there. `placer`
+goes through a graph. `nodes` has the placed nodes with their values, `whole` reduces
+and gathers values, and `reassociate` rewrites sums so that they need fewer meetings.
+`local_statistics` leaves statistics to each rank, where the script asks for that.
+`streams` has the random streams, each rank's own and common ones, and `row_draws`
+places draws for rows.
 """

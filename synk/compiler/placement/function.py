@@ -1,4 +1,4 @@
-"""Placing the reductions of a function: of outputs, and of new values of variables."""
+"""Placing the collectives of a function: of its outputs and of its updates."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from pytensor.tensor.type import DenseTensorType
 
 from ...draws import Passed
 from ...user_frames import hand_on_line, made_in
-from ..as_written import has_words
+from ..as_written import has_marks
 from ..domain import Partial, Refused, Sharded, Value, is_replicated
-from ..lengths import remembered
+from ..lengths import cached_lengths
 from ..proof import are_rows, ops_of, rows_of
 from ..rules.base import is_stream
 from ..spec import Need, PlacedSpec, Taker
@@ -37,24 +37,25 @@ from .whole import Whole
 
 @dataclass
 class Known:
-    """What is known of the values of a graph while it is settled."""
+    """The facts about a function's graph that its settling uses."""
 
     values: dict[Variable, Value]
-    """Of what was placed, and tried on the way, by what the rules say of it."""
+    """Of all placed variables, also those that were tried and are not used."""
     nodes: list[Apply] = field(default_factory=list)
-    """In the order of computation."""
+    """The nodes of the placed graph, in the order of computation."""
     written: list[Apply] = field(default_factory=list)
-    """Those of the script's in place of which others were placed."""
+    """The user's nodes that the placed ones stand for."""
     of_rows: set[Variable] = field(default_factory=set)
-    """What follows from a rank's rows."""
+    """The variables that depend on a rank's own rows."""
 
 
 def place(spec: PlacedSpec) -> tuple[PlacedSpec, Known]:
-    """Put in the reductions that the serial numbers need.
+    """Return a function with the collectives that the serial run's numbers need.
 
-    What the user has named an op for stays as it is. What stabilises a graph, as the
-    logarithm of a sum of exponentials, PyTensor sees in one piece only. Where a
-    reduction cuts one, that is done before.
+    Outputs and updates whose op the user named stay as they are. PyTensor stabilises,
+    say, the logarithm of a sum of exponentials only if no collective cuts it. So if
+    collectives were placed in a graph with exponentials, `place` stabilises the graph
+    first and places it again.
     """
     graph = [var for i, var in enumerate(spec.outputs) if i not in spec.left_outputs]
     pairs = [pair for i, pair in enumerate(spec.updates) if i not in spec.left_updates]
@@ -69,20 +70,22 @@ def place(spec: PlacedSpec) -> tuple[PlacedSpec, Known]:
 
 
 class _Placing:
-    """Places a graph, which may be a copy of the user's, in a function."""
+    """Places the graph of one function; `graph` may be a stabilised copy of it."""
 
     def __init__(
         self, spec: PlacedSpec, nodes: list[Apply], graph: list[Variable]
     ) -> None:
         self.spec, self.plain = spec, graph
         self.outputs, self.updates = list(spec.outputs), list(spec.updates)
-        self.which = [i for i in range(len(self.outputs)) if i not in spec.left_outputs]
-        self.of_which = [
+        self.output_places = [
+            i for i in range(len(self.outputs)) if i not in spec.left_outputs
+        ]
+        self.update_places = [
             i for i in range(len(self.updates)) if i not in spec.left_updates
         ]
         known = rows_of(spec.counted, spec.others)
         call, rows = CallVariables.new(), [*spec.counted, *spec.others]
-        self.whole = Whole(rows, known, call, has_words(nodes))
+        self.whole = Whole(rows, known, call, has_marks(nodes))
         self.own = OwnStatistics(self.whole, spec.keeps_statistics)
         left = [var for node in nodes if is_users(node) for var in node.outputs]
         left = [*spec.left(), *left]
@@ -97,13 +100,13 @@ class _Placing:
         self.placer = Placer(self.whole, self.own, self.streams)
 
     def done(self) -> tuple[PlacedSpec, Known]:
-        """Return the function with what is placed, and what is known of that."""
-        with remembered(self.spec.counted):
+        """Return the placed function, and the facts about its graph."""
+        with cached_lengths(self.spec.counted):
             self._place()
         drawn = list(self.placer.drawn.values())
-        made = [self.outputs[i] for i in self.which]
-        shareds = [self.updates[i][0] for i in self.of_which]
-        news = [self.updates[i][1] for i in self.of_which]
+        made = [self.outputs[i] for i in self.output_places]
+        shareds = [self.updates[i][0] for i in self.update_places]
+        news = [self.updates[i][1] for i in self.update_places]
         tensors = [new for new in news if not is_stream(new)]
         plain = zip(shareds, self.plain[len(made) :], strict=True)
         streams = self.streams.commons(plain, [*made, *tensors, *drawn])
@@ -118,10 +121,10 @@ class _Placing:
         self.placer.draw(self.drawn)
         found = self.placer.place(self.plain)
         pairs = list(zip(found, self.plain, strict=True))
-        n = len(self.which)
-        for i, pair in zip(self.which, pairs[:n], strict=True):
+        n = len(self.output_places)
+        for i, pair in zip(self.output_places, pairs[:n], strict=True):
             self.outputs[i] = _combinable(*pair, self.whole)
-        for i, (new, plain) in zip(self.of_which, pairs[n:], strict=True):
+        for i, (new, plain) in zip(self.update_places, pairs[n:], strict=True):
             shared, written = self.updates[i]
             if is_stream(shared):
                 new = self.streams.of_update(written, plain)
@@ -138,7 +141,7 @@ class _Placing:
     def _spec(
         self, nodes: list[Apply], used: set[Variable], streams: list[CommonStream]
     ) -> PlacedSpec:
-        """Say of what was placed what of it is in use, and what it is for."""
+        """Return the function with `used` variables, and why collectives are there."""
         whole, placer = self.whole, self.placer
         updates = _with_streams(self.updates, streams)
         more = len(updates) - len(self.updates)
@@ -160,18 +163,19 @@ class _Placing:
         if self.draws is None:
             return spec
         in_use = [pair for pair in self.draws.placed if pair[0] in used]
-        apart = [var for var, draw in in_use if draw.is_apart]
-        is_first = all(_is_drawn_first(node, apart, whole) for node in nodes)
+        early = [var for var, draw in in_use if draw.is_early]
+        is_first = all(_is_drawn_first(node, early, whole) for node in nodes)
         return replace(
             spec,
             row_draws=[draw for _, draw in in_use],
-            apart=apart if is_first else None,
+            early_draws=early if is_first else None,
         )
 
     def _needs(self, nodes: list[Apply], used: set[Variable]) -> dict[Variable, Need]:
-        """Return for each collective what of the user's needs it.
+        """Return, by result of a placed collective, what in the user's graph takes it.
 
-        What is made between the two, such as factors of n / N, is not the user's.
+        That is the first node below it that stands for one of the user's, or an output
+        or update. Nodes between, such as factors of n / N, are the placer's.
         """
         users, found = self.placer.users(), dict[Variable, Need]()
         of_users = {
@@ -182,7 +186,7 @@ class _Placing:
         }
         met = used.intersection(self.whole.inserted)
 
-        seen: set[Variable] = set()  # what is behind these has found who needs it
+        seen: set[Variable] = set()  # collectives above these are noted already
 
         def before(var: Variable) -> list[Variable] | None:
             if var in seen or var.owner is None or var.owner in of_users:
@@ -198,9 +202,9 @@ class _Placing:
 
         for node, user in of_users.items():
             note(node.inputs, "op", user)
-        for i in self.which:
+        for i in self.output_places:
             note([self.outputs[i]], "output", self.spec.outputs[i])
-        for i in self.of_which:
+        for i in self.update_places:
             shared, new = self.updates[i]
             note([new], "update", shared)
         return found
@@ -209,9 +213,10 @@ class _Placing:
 def _with_streams(
     updates: list[tuple[SharedVariable, Variable]], streams: list[CommonStream]
 ) -> list[tuple[SharedVariable, Variable]]:
-    """Have the streams updated that all ranks have alike.
+    """Return the updates with those of common streams.
 
-    Each is in the place of the user's variable, or beside it if that is drawn from too.
+    The update of a common stream replaces that of the user's variable, or is appended
+    if each rank draws from the variable, too.
     """
     places = {shared: i for i, (shared, _) in enumerate(updates)}
     made = list(updates)
@@ -226,19 +231,19 @@ def _with_streams(
     return made
 
 
-def _is_drawn_first(node: Apply, apart: list[Variable], whole: Whole) -> bool:
-    """Tell whether a node draws nothing, or before anything is computed of rows."""
+def _is_drawn_first(node: Apply, early: list[Variable], whole: Whole) -> bool:
+    """Return whether a node draws nothing, or can draw before any row is needed."""
     if not any(map(is_stream, node.inputs)) or isinstance(node.op, Passed):
         return True
-    of_rows = [var for var in node.outputs if var in whole.of_rows and var not in apart]
+    of_rows = whole.of_rows.intersection(node.outputs).difference(early)
     return all(map(is_stream, of_rows))
 
 
 def _combinable(var: Variable, plain: Variable, whole: Whole) -> Variable:
-    """Return an output in a form that some op combines, if it has one."""
+    """Return an output in a form that an op combines; as it is if there is none."""
     value = whole.value(var)
     if ops_of(value):
-        early = whole.earlier(var) if isinstance(value, Partial) else None
+        early = whole.in_fewer_meetings(var) if isinstance(value, Partial) else None
         return var if early is None else whole.on_all_ranks(early)
     with contextlib.suppress(Refused):
         if isinstance(value, Sharded) and value.power and not value.axis:
@@ -258,9 +263,9 @@ def _serial(
     whole: Whole,
     in_parts: bool,
 ) -> Variable:
-    """Return the new value of a variable that the serial run computes, on all ranks.
+    """Return the serial run's new value of a variable, for all ranks.
 
-    Of a variable that lies `in_parts` on the ranks, each keeps its own part.
+    With `in_parts`, each rank has its own rows of the variable, and updates these.
     """
     if not isinstance(shared.type, DenseTensorType):
         return new
@@ -274,34 +279,34 @@ def _serial(
 
 
 def _may_overflow(node: Apply) -> bool:
-    """Tell whether a node is an exponential, whose sums PyTensor stabilises."""
+    """Return whether a node is an exponential, whose sums PyTensor stabilises."""
     return type(getattr(node.op, "scalar_op", None)) in (ps.Exp, ps.Expm1)
 
 
-_LATER = (
-    # A word of the user's that is a view is no view to the compiler.
+_EXCLUDED = (
+    # They remove marks and collectives, which are views to PyTensor.
     *("remove_collective", "local_view_op"),
-    # Of zeros divided by rows PyTensor 2.38 makes others as long as they are, for ever.
+    # PyTensor 2.38 rewrites zeros divided by rows to new such zeros, without end.
     "local_zero_div",
-    # Of a length of 1 that is no constant yet it asserts that what is filled has that.
+    # It asserts that a filled array has length 1 if that length is no constant yet.
     "local_merge_alloc",
 )
 
 
 def stabilised(graph: Sequence[Variable]) -> list[Variable]:
-    """Return a copy of a graph that PyTensor has made safe from overflow.
+    """Return a canonicalised and stabilised copy of a graph, safe from overflow.
 
-    What stands in the place of something says that it was made in the same line.
+    Replacements keep the user's lines of what they replace.
     """
     copied: Any = FunctionGraph(outputs=list(graph), clone=True, copy_inputs=False)
     copied.attach_feature(_LineKeeper())
-    rewrite_graph(copied, include=("canonicalize", "stabilize"), exclude=_LATER)
+    rewrite_graph(copied, include=("canonicalize", "stabilize"), exclude=_EXCLUDED)
     _fix_lengths(copied)
     return list(copied.outputs)
 
 
 def _fix_lengths(graph: Any) -> None:
-    """Have lengths of filled arrays that types tell be constants, for what follows."""
+    """Make lengths of filled arrays constants where the arrays' types fix them."""
     for node in graph.toposort():
         if isinstance(node.op, Alloc):
             for i, fixed in enumerate(node.outputs[0].type.shape, 1):
@@ -312,7 +317,7 @@ def _fix_lengths(graph: Any) -> None:
 
 
 class _LineKeeper(Feature):
-    """Hands on the lines of what is replaced, which not all rewrites do."""
+    """Gives a replacement the user's line of what it replaces; not all rewrites do."""
 
     def on_change_input(
         self,

@@ -1,9 +1,10 @@
-"""Statistics of a rank's own rows, where these are meant: nothing waits for others.
+"""Statistics that stay each rank's own, as with ``statistics="local"``.
 
-A statistic is what rows come together to, as the mean of a batch. Where it is to stay
-the rank's own, an operation that would need it whole takes it as it is. What comes out
-is read as if it were alike on all ranks: with rows, a value for each row; without, one
-more statistic, of which the ranks' mean is the function's value.
+A *statistic* is a sum or mean over rows, such as the mean of a batch. It *meets rows*
+where an operation combines it, or what follows from it, with rows. If a statistic is to
+stay a rank's own, an operation that would need it whole takes it unreduced, and the
+rules read it as equal on all ranks. A result with rows then has a value for each row. A
+result without rows is a statistic again; the ranks' mean is the function's value.
 """
 
 from __future__ import annotations
@@ -22,26 +23,26 @@ from .nodes import Nodes
 class OwnStatistics:
     """The statistics of one graph that stay a rank's own.
 
-    With `every`, all sums that meet rows again are meant, and not only what is marked
-    by :func:`synk.ops.local`. `met` has those that have met rows, placed.
+    With `every`, these are all that meet rows; else those that :func:`synk.ops.local`
+    marks. `met` has the placed statistics that have met rows.
     """
 
     def __init__(self, whole: Nodes, every: bool) -> None:
         self._whole = whole
         self._every = every
-        self._meeting: set[Variable] = set()
-        self._own: set[Variable] = set()
-        self._marked: set[Variable] = set()
-        self._after: set[Variable] = set()
+        self._meeting: set[Variable] = set()  # of the user's graph: see `meeting_rows`
+        self._own: set[Variable] = set()  # placed statistics that stay a rank's own
+        self._marked: set[Variable] = set()  # those by `synk.ops.local`
+        self._after: set[Variable] = set()  # placed variables that follow from own ones
         self.met: list[Variable] = []
 
-    def look_at(self, graph: Sequence[Variable]) -> None:
-        """Find what meets rows again in a graph that is about to be placed."""
+    def find_meeting(self, graph: Sequence[Variable]) -> None:
+        """Note what meets rows in a graph that is about to be placed."""
         if self._every:
             self._meeting |= meeting_rows(graph, self._whole.values)
 
     def note(self, old: Variable, placed: Variable) -> None:
-        """Take what has been placed for a variable of the user's graph."""
+        """Note whether `placed`, for `old` of the user's graph, stays a rank's own."""
         node = placed.owner
         inputs = [] if node is None else node.inputs
         if self._every and not self._after.isdisjoint(inputs):
@@ -54,17 +55,18 @@ class OwnStatistics:
             if not self._marked.isdisjoint(inputs):
                 self._marked.add(placed)
 
-    def taken(self, made: Apply, node: Apply) -> bool:
-        """Take a node with statistics of the rank's own as it is, if that is meant.
+    def accept(self, made: Apply, node: Apply) -> bool:
+        """Assert values for a node that takes own statistics; return whether it does.
 
-        `made` is the node of placed variables, whose outputs are unknown.
+        `node` is the user's, and `made` the node of placed operands, whose outputs are
+        unknown to the rules.
         """
         whole = self._whole
         marked = [var for var in made.inputs if var in self._marked]
         own = marked + [var for var in made.inputs if var in self._own]
         given = [whole.value(var) for var in made.inputs]
-        # The number of rows is that of all, but for n - 1 that meets rows: elsewhere,
-        # as in a running average, a rank with one row would divide by 0.
+        # A number of rows is that of all ranks, except in an n - 1 that meets rows.
+        # Elsewhere, as in a running average, a rank with one row would divide by 0.
         is_own_count = _shifted_count(made, given) is not None and (
             marked or not self._meeting.isdisjoint(node.outputs)
         )
@@ -72,12 +74,12 @@ class OwnStatistics:
             own = [var for var in own if not counts_rows(whole.value(var))]
         if not own:
             return False
-        found = _read(made, given, [var in own for var in made.inputs])
+        found = _apply_alike(made, given, [var in own for var in made.inputs])
         if found is None:
             return False
-        # What follows from what is the rank's own is so, too: a mixture would be no
-        # number of the serial run's, nor of a rank's. What meets rows elsewhere and
-        # comes to an output here is of all rows.
+        # What follows from an own statistic stays own, as a mixture would be neither
+        # the serial run's number nor a rank's. But a statistic that meets rows
+        # elsewhere, and not below this node, is reduced here.
         follows = marked or not self._after.isdisjoint(own)
         meets = any(isinstance(value, Sharded) for value in found)
         if not (follows or meets or not self._meeting.isdisjoint(node.outputs)):
@@ -98,7 +100,7 @@ class OwnStatistics:
 def meeting_rows(
     graph: Sequence[Variable], known: Mapping[Variable, Value]
 ) -> set[Variable]:
-    """Return what of a graph meets rows further on, other than rows themselves."""
+    """Return the variables of a graph, other than sharded ones, that meet rows."""
     values = infer(graph, known, rule=_read_as_own)
     meeting: set[Variable] = set()
     for var in reversed(list(values)):
@@ -113,21 +115,22 @@ def meeting_rows(
 
 
 def _read_as_own(node: Apply, given: list[Value]) -> list[Value]:
-    """Return what a node computes if every statistic were a rank's own."""
+    """Return the values of a node's outputs, with every statistic a rank's own."""
     found = apply_rule(node, given)
     if not any(isinstance(value, Unknown) for value in found):
         return found
-    read = _read(node, given, [True] * len(given))
+    read = _apply_alike(node, given, [True] * len(given))
     return found if read is None else list(map(_statistic, read))
 
 
-def _read(
+def _apply_alike(
     node: Apply, given: Sequence[Value], own: Sequence[bool]
 ) -> list[Value] | None:
-    """Return what a node computes if its own statistics are read as alike everywhere.
+    """Return the values of a node's outputs, with own statistics read as replicated.
 
-    With the powers of the number of rows that they have; else, in what is not linear in
-    them, without.
+    `own` says which operands are such statistics. They keep their powers of the number
+    of rows; if the rule refuses these, as it is not linear, they have none. None if the
+    rule refuses both.
     """
     count = _shifted_count(node, given)
     if count is not None:
@@ -156,22 +159,22 @@ def _alike(value: Value, with_powers: bool) -> Value:
 
 
 def _is_statistic(value: Value) -> bool:
-    """Tell whether a value is one that ranks may have of their own.
+    """Return whether a value is a sum over rows, or follows from their number.
 
-    Not so maxima: they come with sums of exponentials, which need the same in all.
+    Maxima are not: sums of exponentials, where they occur, need one for all ranks.
     """
     return counts_rows(value) or (isinstance(value, Partial) and value.op == "sum")
 
 
 def counts_rows(value: Value) -> bool:
-    """Tell whether a value follows from the number of a rank's rows alone."""
+    """Return whether a value is a function of the number of a rank's rows alone."""
     if isinstance(value, Listed):
         return any(map(counts_rows, value.entries))
     return isinstance(value, Replicated) and bool(value.power)
 
 
 def _shifted_count(node: Apply, given: Sequence[Value]) -> list[Value] | None:
-    """Return what n - 1 is read as, a multiple of n; None of anything else."""
+    """Return the values of an n - 1, read as a multiple of n; None of other nodes."""
     op = getattr(node.op, "scalar_op", None)
     are_numbers = all(isinstance(value, (Replicated, Listed)) for value in given)
     if not (isinstance(op, (ps.Add, ps.Sub)) and are_numbers):
@@ -187,7 +190,7 @@ def _shifted_count(node: Apply, given: Sequence[Value]) -> list[Value] | None:
 
 
 def _statistic(value: Value) -> Value:
-    """Return what a rank's own number is to all of them: a part of their mean."""
+    """Return a value with `Replicated` as a part of the ranks' mean."""
     if isinstance(value, Listed):
         return Listed(tuple(map(_statistic, value.entries)))
     if not isinstance(value, Replicated):

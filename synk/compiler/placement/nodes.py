@@ -1,6 +1,7 @@
-"""The nodes of a placed graph: what their values are, how often ranks meet before.
+"""The nodes of a placed graph: their values (see `domain`) and their levels.
 
-A *placed* value is one of which the rules know what it is (see `domain`).
+A variable is *placed* once it has a `Value`. Its *level* is the number of meetings of
+the ranks, one for each collective, on the longest way to it.
 """
 
 from __future__ import annotations
@@ -25,7 +26,11 @@ from ..walk import apply_rule
 
 
 class Nodes:
-    """The placed variables of one graph, and what they are."""
+    """The placed variables of one graph; equal nodes are merged.
+
+    `rows` are the inputs of a rank's own rows, `known` the values of inputs, and
+    `as_long` the inputs that `as_long` of the object starts with.
+    """
 
     def __init__(
         self,
@@ -35,24 +40,26 @@ class Nodes:
     ) -> None:
         self.values = dict(known)
         self.of_rows = set(rows)
-        """What is a function of a rank's own rows, and was not reduced."""
+        """The variables that depend on a rank's own rows, other than by collectives."""
         self.as_long = set(as_long)
-        """What may be as long as all rows, where the user's graph has a rank's own."""
+        """Variables that may be as long as all rows, where the user's graph has one
+        that is as long as a rank's own."""
         self.asserted: dict[Variable, Value] = {}
-        """What is known not by a rule, but by how it was made."""
+        """Values that follow from how a variable was made, not from a rule."""
+        # By Op and operands, the node that was added first; see `_equals`, `_key_of`.
         self._same: dict[Op, dict[tuple, Apply]] = {}
         self._equal: dict[Variable, Variable] = {}
         self._levels: dict[Variable, int] = {}
 
     def value(self, var: Variable) -> Value:
-        """Return what a placed variable is."""
+        """Return the `Value` of a placed variable."""
         if var not in self.values:
             assert var.owner is None, f"{var} was not placed"
             self.values[var] = literal(var)
         return self.values[var]
 
     def add(self, node: Apply) -> Apply:
-        """Take a node of placed variables, or the equal one that is there already."""
+        """Add a node of placed variables; return it, or an equal one added before."""
         return self._added(node, self._equals(node.op), self._key_of(node.inputs))
 
     def _added(self, node: Apply, equals: dict[tuple, Apply], key: tuple) -> Apply:
@@ -73,7 +80,7 @@ class Nodes:
         return node
 
     def _equals(self, op: Op) -> dict[tuple, Apply]:
-        """Return the nodes of an Op, by what they take; to hash an Op takes long."""
+        """Return the nodes of an Op, by operands; a hash of the Op takes long."""
         found = self._same.get(op)
         if found is None:
             found = self._same[op] = {}
@@ -82,11 +89,11 @@ class Nodes:
     def _key_of(self, inputs: Sequence[Variable]) -> tuple:
         return tuple([_key(self._equal.get(var, var)) for var in inputs])
 
-    def add_as_it_is(self, node: Apply) -> None:
-        """Take a node of the user's, be there an equal one or not.
+    def add_unmerged(self, node: Apply) -> None:
+        """Add a node of the user's graph, also if an equal one has been added.
 
-        PyTensor merges them, and what goes on from there need not be made again. Only
-        reductions must not be twice: they are those of the first.
+        So nodes below it need not be remade; PyTensor merges the two later. Reductions
+        are made of the first one only (`first_of`).
         """
         found = self.add(node)
         if found is node:
@@ -102,11 +109,11 @@ class Nodes:
                 self.asserted[var] = self.asserted[first]
 
     def level(self, var: Variable) -> int:
-        """Return how many meetings of the ranks there are before it is known."""
+        """Return how many meetings of the ranks are needed before `var` is known."""
         return self._levels.get(var, 0)
 
-    def take(self, node: Apply, value: Value) -> None:
-        """Take a node of the user's graph as it is, with what its outputs are."""
+    def add_known(self, node: Apply, value: Value) -> None:
+        """Add a node of the user's graph as it is, with the value of its outputs."""
         for var in node.outputs:
             self.values[var] = value
             self._levels[var] = int(is_collective(node))
@@ -114,17 +121,17 @@ class Nodes:
                 self.asserted[var] = value
                 self.of_rows.add(var)
 
-    def of(self, graph: Variable) -> Variable:
-        """Take an expression of placed variables; return its result among them."""
+    def add_graph(self, graph: Variable) -> Variable:
+        """Add an expression of placed variables; return its placed result."""
         node = graph.owner
         if node is None or graph in self.values:
             return graph
-        return self.anew(graph, [self.of(var) for var in node.inputs])
+        return self.remake_output(graph, [self.add_graph(var) for var in node.inputs])
 
-    def again(self, node: Apply, inputs: Sequence[Variable]) -> Apply:
-        """Take a node with other inputs; those of another type are converted."""
+    def remake(self, node: Apply, inputs: Sequence[Variable]) -> Apply:
+        """Add a node with other inputs, which are converted if their types differ."""
         if _are_same(inputs, node.inputs):
-            self.add_as_it_is(node)
+            self.add_unmerged(node)
             return node
         equals, key = self._equals(node.op), self._key_of(inputs)
         if key in equals:
@@ -132,26 +139,26 @@ class Nodes:
         made = with_inputs(node, inputs)
         if _are_same(inputs, made.inputs):
             return self._added(made, equals, key)
-        converted = [self.of(var) for var in made.inputs]
+        converted = [self.add_graph(var) for var in made.inputs]
         if _are_same(converted, made.inputs):
             return self.add(made)
-        return self.again(made, converted)
+        return self.remake(made, converted)
 
-    def anew(self, var: Variable, inputs: Sequence[Variable]) -> Variable:
-        """Return what stands for a variable if its node has other inputs."""
+    def remake_output(self, var: Variable, inputs: Sequence[Variable]) -> Variable:
+        """Return the output in place of `var` if its node has other inputs."""
         node = var.owner
         assert node is not None
-        return self.again(node, inputs).outputs[node.outputs.index(var)]
+        return self.remake(node, inputs).outputs[node.outputs.index(var)]
 
     def known_as(self, graph: Variable, value: Value) -> Variable:
-        """Take an expression of which more is known than the rules can tell."""
-        found = self.of(graph)
+        """Add an expression whose `Value` is asserted; return its placed result."""
+        found = self.add_graph(graph)
         self.values[found] = self.asserted[found] = value
         self.of_rows.add(found)
         return found
 
     def first_of(self, var: Variable) -> Variable:
-        """Return the first of the equal variables of which this is one."""
+        """Return the variable equal to `var` that was added first."""
         return self._equal.get(var, var)
 
 
@@ -171,18 +178,18 @@ def _key(var: Variable) -> Any:
 
 @dataclass
 class CallVariables:
-    """Integers, and lengths; no rows."""
+    """Inputs of the placed graph that the master fills in for each call."""
 
     total: Variable
     """The number of rows on all ranks, to compute with."""
     first: Variable
-    """How many rows come before the first of this rank's, or of this slice's."""
+    """How many of all rows come before this rank's, or before this slice's."""
     as_long: Variable
-    """An array as long as all rows are, of rows without elements: shapes that follow
-    from its shape JAX knows when it compiles, and those from `total` it does not."""
+    """An array with an empty row for each of all rows. JAX knows a shape that follows
+    from its shape when it compiles, but not one that follows from `total`."""
     none_of: dict[int, Variable] = field(default_factory=dict)
-    """By the number of an input with rows, an array of none of its rows, from whose
-    shape ranks without any know how long the other axes are."""
+    """By index of an input with rows: an array with none of its rows. Its shape tells
+    ranks without rows the length of the other axes."""
 
     @classmethod
     def new(cls) -> CallVariables:
@@ -191,7 +198,7 @@ class CallVariables:
         return cls(pt.lscalar("rows_of_all_ranks"), pt.lscalar("first_row"), as_long)
 
     def none(self, i: int, like: Variable) -> Any:
-        """Return an array of none of an input's rows."""
+        """Return the variable of `none_of` for input `i`, shaped like `like`."""
         if i not in self.none_of:
             shape = 0, *like.type.shape[1:]
             # Not `pt.tensor`, to which a name such as "<Matrix(int8)>" may be a dtype.

@@ -1,11 +1,11 @@
-"""Going through a graph, and reducing what an operation needs whole.
+"""Going through a graph and placing the collectives that its operations need.
 
-Every value is replicated, sharded by rows or partial (see `domain`), as the rule of its
-Op says. Where a rule cannot take its operands as they are, they are tried in other
-forms, the cheapest first: numbers of rows as those of all ranks, partial values
-reduced, powers of the number of rows made equal, rows gathered. The first form that the
-rule understands is taken. So each placed value stands for the serial one, and what the
-rules say of it is proven as for any other graph.
+The rule of an Op says whether its result is replicated, sharded or partial (see
+`domain`). If the rule refuses the operands as they are, the placer tries other forms of
+them, the cheapest first: the number of rows as that of all ranks, partial values
+reduced, powers of the number of rows made equal, rows gathered. It takes the first form
+that the rule accepts. So each placed value stands for the serial run's, and is proven
+as in any other graph.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from ..domain import (
     Value,
 )
 from ..rules.base import is_stream, takes_streams
-from ..table import told
+from ..table import ask_or_none
 from ..walk import apply_rule
 from .local_statistics import OwnStatistics, counts_rows
 from .streams import Streams
@@ -42,15 +42,15 @@ from .whole import Whole
 
 Form = Callable[[Variable], Variable]
 Try = tuple[Sequence[int], Form]
-"""Places of operands, and the form in which they are tried."""
+"""Indices of operands, and the function that makes another form of each."""
 
 
 class Placer:
-    """Places the reductions of a graph.
+    """Places the collectives of a graph.
 
-    `whole` keeps the placed variables, `own` tells what is not to be reduced, though an
-    operation would need it whole, and `streams` where draws are made from. Of a graph
-    in place of an Op, the operands are `placed` already.
+    `whole` has the placed variables, `own` the statistics that stay unreduced, and
+    `streams` the random streams. `placed` is given if the graph stands for one Op: the
+    Op's operands, which are placed already.
     """
 
     def __init__(
@@ -63,28 +63,28 @@ class Placer:
         self._whole, self._own, self._streams = whole, own, streams
         self._placed = {var: var for var in placed}
         self._is_inside = bool(self._placed)
-        # Of Ops that are placed as what they are made of: parts of an Op's result.
+        # For variables of a graph that stands for one Op: the Op's first result.
         self._within: dict[Variable, Variable] = {}
         self.repeated: list[tuple[Apply, list[Variable]]] = []
-        """Nodes that every rank computes from all rows, and what stands for them."""
+        """Nodes that every rank computes from all rows, and their placed outputs."""
         self.drawn: dict[Variable, Variable] = {}
-        """Draws for rows in what is left as it is written, and what stands for them."""
+        """Draws for rows in graphs that stay as written, and their placed variables."""
 
     def draw(self, drawn: Sequence[Variable]) -> None:
-        """Place draws for rows, in what is left as it is written."""
+        """Place draws for rows whose graphs otherwise stay as they are written."""
         for old, new in zip(drawn, self.place(drawn), strict=True):
             if not isinstance(self._whole.value(new), Unknown):
                 self.drawn[old] = new
 
     def place(self, graph: Sequence[Variable]) -> list[Variable]:
-        """Return what takes the place of variables, with the reductions they need."""
-        self._own.look_at(graph)
+        """Return the placed variables for those of the user's graph."""
+        self._own.find_meeting(graph)
         for node in self._in_order(graph):
             self._visit(node)
         return [self._placed.get(var, var) for var in graph]
 
     def _in_order(self, graph: Sequence[Variable]) -> list[Apply]:
-        """Return the nodes that are to be placed, each behind those that it takes."""
+        """Return the nodes to be placed, in the order of computation."""
         found: list[Apply] = []
         entered: set[Apply] = set()
         done: set[Apply] = set()
@@ -109,15 +109,15 @@ class Placer:
         return found
 
     def users(self) -> dict[Variable, Variable]:
-        """Return of placed variables those of the graph for which they stand."""
+        """Return, by placed variable, the variable of the user's graph."""
         found = {new: old for old, new in reversed(self._placed.items())}
         return {**self._within, **found}
 
     def _stays(self, node: Apply) -> bool:
-        """Tell whether a node is left as it is, and with it all that leads to it.
+        """Return whether a node stays as it is, with all nodes above it.
 
-        So are reductions that the user has placed. And shapes that follow from those
-        of the inputs: they are the same before a reduction, and need not wait for it.
+        Reductions that the user wrote do, and shapes that follow from the inputs'
+        shapes: a collective does not change these, so they need not wait for one.
         """
         if isinstance(node.op, (Shape, Shape_i)):
             return self._whole.lengths.shape(node) is not None
@@ -125,17 +125,17 @@ class Placer:
 
     def _visit(self, node: Apply) -> None:
         ways = (_WAYS[cls] for cls in type(node.op).__mro__ if cls in _WAYS)
-        way = next(ways, Placer._best)
+        way = next(ways, Placer._by_rules)
         for old, new in zip(node.outputs, way(self, node), strict=True):
-            if new is not old and way is not Placer._said:
+            if new is not old and way is not Placer._marked:
                 self._hand_on(old, new)
             self._placed[old] = new
             self._own.note(old, new)
 
     def _hand_on(self, old: Variable, new: Variable) -> None:
-        """Have what was made for a variable say which one, and where it was made."""
+        """Give the name and the user's line of `old` to the variable placed for it."""
         if new.owner is None or new in self._placed:
-            return  # it is the user's
+            return  # it is a variable of the user's graph
         if old.name and not new.name:
             new.name = old.name
         trace = vars(old.tag).get("trace")
@@ -144,8 +144,8 @@ class Placer:
 
     # -- by which Op it is
 
-    def _said(self, node: Apply) -> list[Variable]:
-        """Take the user's word for which rows are to be where."""
+    def _marked(self, node: Apply) -> list[Variable]:
+        """Place a mark of `synk.ops.all_gather`: gather, or cut out own rows."""
         given = [self._placed.get(var, var) for var in node.inputs]
         is_all = isinstance(node.op, AllRows)
         made = (self._whole.all_rows if is_all else self._whole.own_rows)(*given)
@@ -154,21 +154,21 @@ class Placer:
         return [made]
 
     def _reduced(self, node: Apply) -> list[Variable]:
-        """Reduce a gradient of `synk.grad` as it has to be, and leave what is said."""
+        """Place an all-reduce: keep the user's, place one of `synk.grad` anew."""
         if is_users(node):
             written = self._whole.as_written(node)
             if self.drawn:
                 (made,) = clone_replace(written.outputs, self.drawn)
                 written = made.owner or written
-            self._whole.take(written, Replicated())
+            self._whole.add_known(written, Replicated())
             return written.outputs
         given = self._placed.get(node.inputs[0], node.inputs[0])
         with contextlib.suppress(Refused):
             return [self._whole.whole(given, node.op)]
-        return self._whole.again(node, [given]).outputs
+        return self._whole.remake(node, [given]).outputs
 
     def _shape(self, node: Apply) -> list[Variable]:
-        """Take a shape as it follows from those of the inputs, before any reduction."""
+        """Place a shape as a function of the inputs' shapes, before any collective."""
         (var,) = node.inputs
         placed = self._placed.get(var, var)
         value = self._whole.lengths.shape(node)
@@ -177,43 +177,48 @@ class Placer:
             if isinstance(of_rows, Sharded):
                 (value,) = apply_rule(node, [of_rows])
         if value is None:
-            return self._best(node)
+            return self._by_rules(node)
         if var.owner is None or self._placed.get(var) is var:
-            self._whole.take(node, value)
+            self._whole.add_known(node, value)
             return node.outputs
         written = self._whole.lengths.written(node)
         if written is None:
-            return self._best(node)
-        found = self._whole.of(written)
+            return self._by_rules(node)
+        found = self._whole.add_graph(written)
         is_known = self._whole.value(found) == value
         return [found if is_known else self._whole.known_as(found, value)]
 
     def _elementwise(self, node: Apply) -> list[Variable]:
-        """Take what fills a scalar's shape as it is: it need not wait for that."""
+        """Place an elementwise node; of one that fills a scalar, take the value."""
         if isinstance(node.op.scalar_op, Second):
             like, value = node.inputs
             same = node.outputs[0].type.dtype == value.type.dtype
             if like.type.ndim == 0 and same:
                 return [self._placed.get(value, value)]
-        return self._best(node)
+        return self._by_rules(node)
 
     # -- by what the rules understand
 
-    def _best(self, node: Apply) -> list[Variable]:
+    def _by_rules(self, node: Apply) -> list[Variable]:
+        """Place a node with the first form of its operands that its rule accepts.
+
+        If none is accepted, lower the Op, gather the operands, or compute all above the
+        node from all rows. If that fails too, the outputs are unknown.
+        """
         draws = takes_streams(node)
         inputs = [self._placed.get(var, var) for var in node.inputs]
         if draws:
             for i, var in enumerate(node.inputs):
                 if is_stream(var):
                     inputs[i] = self._streams.own(var)
-        first = self._whole.again(node, inputs)
+        first = self._whole.remake(node, inputs)
         if not draws and self._is_known(first, inputs):
             return first.outputs
         for given in itertools.chain([inputs], forms(self._whole, node, inputs)):
             made = self._understood(node, given)
             if made is not None:
                 return made
-            if given is inputs and self._own.taken(first, node):
+            if given is inputs and self._own.accept(first, node):
                 self._streams.note(node, first.outputs, is_common=False)
                 return first.outputs
         made = (
@@ -221,20 +226,20 @@ class Placer:
             or self._gathered(node, inputs)
             or self._from_all_rows(node)
         )
-        if made is None:  # unknown it is, and so is what draws from the stream after it
+        if made is None:  # unknown, and so are later draws from its streams
             self._streams.note(node, first.outputs, is_common=False)
         return made or first.outputs
 
     def _understood(
         self, node: Apply, inputs: Sequence[Variable]
     ) -> list[Variable] | None:
-        """Return what a node makes of placed operands; None if that is unknown."""
+        """Return a node's outputs for placed operands; None if they are unknown."""
         drawn = self._streams.placed_draws(node, inputs)
         if drawn is not None:
             self._streams.note(node, drawn, is_common=True)
             return drawn
         for given, is_common in self._streams.ways(node, inputs):
-            made = self._whole.again(node, given)
+            made = self._whole.remake(node, given)
             if self._is_known(made, given):
                 self._streams.note(node, made.outputs, is_common)
                 return made.outputs
@@ -243,8 +248,8 @@ class Placer:
     def _lowered(
         self, node: Apply, inputs: Sequence[Variable]
     ) -> list[Variable] | None:
-        """Place what an Op is made of, in its place; None if that does not help."""
-        graph = told(lowered, node, inputs)
+        """Place a node as a graph of simpler Ops; None if that is not possible."""
+        graph = ask_or_none(lowered, node, inputs)
         if graph is None:
             return None
         streams = self._streams.within(node, inputs)
@@ -259,9 +264,10 @@ class Placer:
         return made
 
     def _from_all_rows(self, node: Apply) -> list[Variable] | None:
-        """Have every rank compute all from all inputs' rows; None if it cannot.
+        """Compute a node and all above it from all inputs' rows, on every rank.
 
-        Operands in place of an Op's are of a rank's rows: the Op is then computed so.
+        None if that is not possible. Inside a graph that stands for one Op it is not:
+        its operands are of a rank's rows. The Op as a whole is then computed so.
         """
         if self._is_inside:
             return None
@@ -272,7 +278,7 @@ class Placer:
         return None
 
     def _gathered(self, node: Apply, inputs: list[Variable]) -> list[Variable] | None:
-        """Have every rank compute it from all rows; None if that is not possible."""
+        """Compute a node from gathered operands; None if that is not possible."""
         places = [i for i, var in enumerate(inputs) if not is_stream(var)]
         given = changed(inputs, places, self._whole.gathered)
         made = None if given is None else self._understood(node, given)
@@ -281,10 +287,10 @@ class Placer:
         return made
 
     def _is_known(self, made: Apply, inputs: Sequence[Variable]) -> bool:
-        """Tell whether the rules know what a node computes, and each rank can.
+        """Return whether the rules know a node's outputs, and a rank can compute them.
 
-        An Op of a type of its own has operands converted, to the length of all rows:
-        that fails on a rank, even where nothing but the length is taken of them.
+        Some Ops convert operands to types of a fixed length, that of all rows. This
+        fails on a rank, even if the Op uses only the operand's length.
         """
         converted = [
             new for new, given in zip(made.inputs, inputs, strict=True) if new != given
@@ -296,25 +302,25 @@ class Placer:
 
 
 def is_users(node: Apply) -> bool:
-    """Tell whether a node is an all-reduce that the user has placed."""
+    """Return whether a node is an all-reduce that the user wrote."""
     return isinstance(node.op, AllReduce) and node.op.gradient is None
 
 
 _WAYS: dict[type[Op], Callable[[Placer, Apply], list[Variable]]] = {
-    AllRows: Placer._said,
-    OwnRows: Placer._said,
+    AllRows: Placer._marked,
+    OwnRows: Placer._marked,
     AllReduce: Placer._reduced,
     Shape: Placer._shape,
     Shape_i: Placer._shape,
     Elemwise: Placer._elementwise,
 }
-"""How nodes of some Ops are placed; others as the rules understand them."""
+"""How nodes of some Ops are placed; all others by `Placer._by_rules`."""
 
 
 def forms(
     whole: Whole, node: Apply, inputs: Sequence[Variable]
 ) -> Iterator[list[Variable]]:
-    """Yield operands of a node in other forms, those first that cost least."""
+    """Yield other forms of a node's operands, the cheapest first."""
     values = [whole.value(var) for var in inputs]
     if any(isinstance(value, Unknown) for value in values):
         return
@@ -327,7 +333,7 @@ def forms(
             tries += _local(whole, inputs, values)
         numbers = [i for i, value in enumerate(values) if isinstance(value, Position)]
         tries.append((numbers, whole.numbered))
-        # Each rank's own rows, paired with those of all.
+        # If operands have rows on different axes: all but those on one axis gathered.
         axes = {
             i: value.axis - inputs[i].type.ndim
             for i, value in enumerate(values)
@@ -336,7 +342,7 @@ def forms(
         for own in dict.fromkeys(axes.values()):
             others = [i for i, axis in axes.items() if axis != own]
             tries.append((others, whole.gathered))
-        # Rows of which the powers of the number of rows are all 0.
+        # Rows scaled so that their powers of the number of rows are 0.
         scaled = [i for i in axes if values[i].power]  # type: ignore[union-attr]
 
         def unscaled(var: Variable) -> Variable:
@@ -355,7 +361,7 @@ def forms(
 def changed(
     inputs: Sequence[Variable], places: Sequence[int], form: Form
 ) -> list[Variable] | None:
-    """Return operands with some of them in another form, if they have it."""
+    """Return the operands with those at `places` in another form; None if refused."""
     made = list(inputs)
     with contextlib.suppress(Refused):
         for i in places:
@@ -365,10 +371,10 @@ def changed(
 
 
 def _local(whole: Whole, inputs: Sequence[Variable], values: list[Value]) -> list[Try]:
-    """Return the form of which those as long as all rows are cut to this rank's.
+    """Return the try that cuts this rank's rows out of operands with all rows.
 
-    An elementwise Op takes operands of one length only: what meets rows, and is not
-    repeated along them, has a value for each of all rows.
+    An elementwise Op combines axes of one length only: so an operand that is combined
+    with rows, and is not broadcast along them, has an entry for each of all rows.
     """
     rows = [
         (value.length, value.axis - var.type.ndim)
@@ -377,7 +383,7 @@ def _local(whole: Whole, inputs: Sequence[Variable], values: list[Value]) -> lis
     ]
     back = {axis for _, axis in rows}
     if len(back) > 1 or any(length != "n" for length, _ in rows):
-        return []  # which of several entries of a row are this rank's is not known
+        return []  # it is not known which entries are this rank's
     (axis,) = back
 
     def form(var: Variable) -> Variable:

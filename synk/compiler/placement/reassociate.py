@@ -1,14 +1,15 @@
-"""Sums that a meeting of the ranks need not wait for, though they stand behind one.
+"""Sums rewritten so that they need not wait for an earlier meeting of the ranks.
 
-Where something whole, which a meeting gives, goes into a sum over the rows, the sum is
-of a level behind it. Some sums can be taken apart so that it goes in afterwards:
+If a sum over rows uses a reduced value w, the sum's level is one higher than that of w.
+Two kinds of sums can be taken apart so that w enters after the sum:
 
-* what is linear in it: ``sum(a + w * b) = sum(a) + w * sum(b)``, as in the gradients of
+* one linear in w: ``sum(a + w * b) = sum(a) + w * sum(b)``, as in the gradients of
   batch normalisation;
-* the sum of squared differences, as in a variance about the mean of all rows: that of
-  each rank about its own mean, and the means' distances, weighted by their counts
-  (T. F. Chan, G. H. Golub, R. J. LeVeque 1979, "Updating formulae and a pairwise
-  algorithm for computing sample variances"). No large numbers are subtracted.
+* a sum of squares about w, as in a variance about the mean of all rows: each rank sums
+  squares about its own mean, and the squared distances of the ranks' means from w,
+  times their counts, are added (T. F. Chan, G. H. Golub, R. J. LeVeque 1979, "Updating
+  formulae and a pairwise algorithm for computing sample variances"). No large numbers
+  are subtracted.
 """
 
 from __future__ import annotations
@@ -29,13 +30,14 @@ from ..rules.reductions import axes_of
 from .nodes import Nodes
 
 Term = tuple[list[Any], Any]
-"""Factors that are whole and the same along the summed axes, and one with rows."""
+"""Whole factors that are constant along the summed axes, and the factor with rows."""
 
 
 def terms_of(whole: Nodes, node: Apply) -> list[Term] | None:
-    """Take the sum of a node apart, if its rows then wait for fewer meetings.
+    """Return the terms of what a `Sum` node sums; None if that saves no meeting.
 
-    The sums of the last of each term, times its factors, are to be added.
+    The node's output is the total, over all terms, of the factors times the sum of the
+    term's rows.
     """
     (summed,) = node.inputs
     axes = axes_of(node)
@@ -47,9 +49,9 @@ def terms_of(whole: Nodes, node: Apply) -> list[Term] | None:
 
 
 def squared_difference(whole: Nodes, node: Apply) -> tuple[Any, Any] | None:
-    """Return rows and what is subtracted, of a sum of squares; None of another.
+    """Return x and w if a `Sum` node computes ``sum((x - w) ** 2)``; else None.
 
-    The rows wait for fewer meetings than what is subtracted from all of them.
+    x has rows, w is whole and constant along the summed axes, and x has a lower level.
     """
     difference = _squared(node.inputs[0])
     if difference is None or not (_is(difference, ps.Sub) and _is_float(difference)):
@@ -72,7 +74,7 @@ def squared_difference(whole: Nodes, node: Apply) -> tuple[Any, Any] | None:
 
 
 def spread(rows: Any, node: Apply) -> tuple[Any, Any, Any]:
-    """Return a rank's own count and means, and the sum of squares about these."""
+    """Return a rank's own count, means, and sums of squares about these means."""
     axes = axes_of(node)
     count = math.prod([rows.shape[axis] for axis in axes], start=pt.constant(1))
     count = count.astype(rows.type.dtype)
@@ -83,13 +85,13 @@ def spread(rows: Any, node: Apply) -> tuple[Any, Any, Any]:
 
 
 def without_axes(factor: Any, node: Apply) -> Any:
-    """Return a factor in the shape of the sum."""
+    """Return a factor without the axes that a `Sum` node sums."""
     axes = axes_of(node)
     return factor.dimshuffle([i for i in range(factor.type.ndim) if i not in axes])
 
 
 class _Terms:
-    """Takes apart what is summed over some axes."""
+    """Takes apart a value that is summed over `axes`."""
 
     def __init__(self, whole: Nodes, axes: Sequence[int]) -> None:
         self._whole, self._axes = whole, axes
@@ -135,7 +137,7 @@ class _Terms:
                 todo += var.owner.inputs
             else:
                 (filled if _is(var, ps.Second) else rows).append(var)
-        for var in filled:  # the same along the rows, where others have their shape
+        for var in filled:  # a factor if another one has the shape that it fills
             _, value = var.owner.inputs
             if _is_whole(self._whole, value, self._axes) and any(
                 not any(row.type.broadcastable) for row in rows
@@ -146,7 +148,7 @@ class _Terms:
         if not rows or any(self._is_repeated(row) for row in rows):
             return None
         if len(rows) > 1:
-            return [(factors, self._whole.of(pt.mul(*rows)))]
+            return [(factors, self._whole.add_graph(pt.mul(*rows)))]
         return [([*factors, *given], row) for given, row in self.of(rows[0])]
 
     def _divided(self, above: Any, below: Any) -> list[Term] | None:
@@ -159,7 +161,7 @@ class _Terms:
 
 
 def is_sum(node: Apply) -> bool:
-    """Tell whether a node sums floats over some axes."""
+    """Return whether a node is a `Sum` of floats that keeps their dtype."""
     if not isinstance(node.op, Sum):
         return False
     (summed,), (made,) = node.inputs, node.outputs
@@ -167,7 +169,7 @@ def is_sum(node: Apply) -> bool:
 
 
 def _is_float(var: Variable) -> bool:
-    """Tell whether terms may be summed in another order; integers wrap in theirs."""
+    """Return whether a variable has floats; sums of integers are not taken apart."""
     return var.type.numpy_dtype.kind == "f"
 
 
@@ -181,7 +183,7 @@ def _is(var: Variable, kind: type) -> bool:
 
 
 def _squared(var: Variable) -> Any:
-    """Return what a value is the square of, None if it is not one."""
+    """Return x if a variable is the square of x; else None."""
     if _is(var, ps.Sqr):
         return var.owner.inputs[0]
     if _is(var, ps.Mul) and len(var.owner.inputs) == 2:

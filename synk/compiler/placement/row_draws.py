@@ -1,4 +1,4 @@
-"""Random draws for rows, as the serial run draws them: see `synk.draws`."""
+"""Placing random draws for rows, with the serial run's numbers: see `synk.draws`."""
 
 from __future__ import annotations
 
@@ -44,9 +44,9 @@ from .whole import Whole
 def drawn_for_rows(
     graph: Sequence[Variable], known: Mapping[Variable, Value]
 ) -> list[Variable]:
-    """Return what of a graph is drawn for rows, as it is written."""
+    """Return the variables of an unplaced graph that are drawn for each row."""
     if not any(isinstance(n.op, RandomVariable) for n in io_toposort([], graph)):
-        return []  # there is no need to look at what it is, which takes long
+        return []  # without `infer`, which takes long
     return [
         var
         for var, value in infer(graph, known).items()
@@ -57,21 +57,21 @@ def drawn_for_rows(
 
 
 class PlacedDraw(NamedTuple):
-    """A draw for rows, in the user's graph or in one within an Op."""
+    """A draw for rows, in the user's graph or in a graph within an Op."""
 
     node: Apply
     skips: bool
-    """Whether a rank skips what is drawn for other ranks' rows, rather than draw it."""
-    is_apart: bool
-    """Whether it can be drawn before anything is computed of rows: a draw for each
-    along the first axis, with parameters that are the same for all."""
+    """Whether a rank skips other ranks' numbers in the stream; else it draws them."""
+    is_early: bool
+    """Whether it can be drawn before anything is computed from rows: it has one entry
+    for each row, along the first axis, and parameters that are equal on all ranks."""
 
 
 class RowDraws:
-    """Places what is drawn for rows.
+    """Places draws for rows.
 
-    `are_compiled`: the function is compiled as a whole, by numba or JAX; these toss
-    each coin with one number. `placed` has what was placed, for explanations.
+    `are_compiled`: numba or JAX compiles the function; there each coin toss takes one
+    number of the stream. `placed` has the drawn variables with their draws.
     """
 
     def __init__(self, whole: Whole, are_compiled: bool) -> None:
@@ -79,10 +79,10 @@ class RowDraws:
         self.placed: list[tuple[Variable, PlacedDraw]] = []
 
     def place(self, node: Apply, inputs: Sequence[Variable]) -> list[Variable] | None:
-        """Return what stands for draws for rows; None if there are none.
+        """Return the placed outputs of a node that draws for rows; None if it does not.
 
-        The operands are placed, with streams as all ranks have them. The outputs are
-        new states of these, and what is drawn for this rank's rows or follows from it.
+        `inputs` are placed operands with common streams. The outputs are new states of
+        these, and values for this rank's rows.
         """
         whole = self._whole
         values = [OwnStream() if is_stream(v) else whole.value(v) for v in inputs]
@@ -99,44 +99,47 @@ class RowDraws:
         is_passed = rows.axis == 0 and is_free
         made = (self._passing if is_passed else self._cut)(node, inputs, rows)
         skips = is_passed and self._skips(node)
-        is_apart = rows.axis == 0 and rows.length == "n" and alike
-        self.placed.append((made[1], PlacedDraw(node, skips, is_apart)))
+        is_early = rows.axis == 0 and rows.length == "n" and alike
+        self.placed.append((made[1], PlacedDraw(node, skips, is_early)))
         return made
 
     def _takes_one(self, draw: Any) -> bool:
-        """Tell whether each draw takes one number, whatever the parameters are."""
+        """Return whether each draw takes one number of the stream, in any case."""
         is_tossed = self._are_compiled and isinstance(draw, ptr.BernoulliRV)
         return is_tossed or isinstance(draw, SKIPPED)
 
     def _are_free(self, draw: Any) -> bool:
-        """Tell whether as many numbers are taken whatever the parameters are."""
+        """Return whether parameters do not change how many numbers a draw takes."""
         return type(draw) in OF_ANY_PARAMETERS or self._takes_one(draw)
 
     def _passing(
         self, node: Apply, inputs: Sequence[Variable], rows: Sharded
     ) -> list[Variable]:
-        """Pass what is before the rank's rows; draw for these; pass all."""
+        """Place a draw: pass over the rows before this rank's, then draw for its rows.
+
+        The new state of the stream is that after all rows' draws.
+        """
         whole, draw, stream = self._whole, node.op, inputs[0]
         own, size = _lengths(node, inputs, rows)
         before: Any = pt.cast(whole.call.first, "int64")
-        if rows.length != "n":  # as many for each row
+        if rows.length != "n":  # a multiple of n
             before = before * (own // whole.n)
-            total: Any = whole.scaled(whole.of(own), -1)
+            total: Any = whole.scaled(whole.add_graph(own), -1)
         elif may_be_by_place(node):
             total = pt.cast(whole.call.total, "int64")
-        else:  # JAX draws it, and has to know its length
+        else:  # JAX draws all of it, and has to know the length
             total = whole.call.length
-        here = whole.of(pt.stack([before, *size[1:]]))
-        lengths = map(whole.on_all_ranks, map(whole.of, [total, *size[1:]]))
-        every = whole.of(pt.stack(list(lengths)))
+        here = whole.add_graph(pt.stack([before, *size[1:]]))
+        lengths = map(whole.on_all_ranks, map(whole.add_graph, [total, *size[1:]]))
+        every = whole.add_graph(pt.stack(list(lengths)))
         params = self._passed_params(draw, inputs[2:])
         before_own = self._passed(draw, "before")
         at_rows = before_own.make_node(stream, here, every, *params).outputs[0]
         at_rows = whole.known_as(at_rows, OwnStream())
-        _, drawn = whole.again(node, [at_rows, *inputs[1:]]).outputs
+        _, drawn = whole.remake(node, [at_rows, *inputs[1:]]).outputs
         everywhere = [whole.on_all_ranks(whole.whole(var)) for var in params]
         after = self._passed(draw, "all").make_node(stream, every, every, *everywhere)
-        return [whole.of(after.outputs[0]), whole.known_as(drawn, rows)]
+        return [whole.add_graph(after.outputs[0]), whole.known_as(drawn, rows)]
 
     def _skips(self, node: Apply) -> bool:
         return isinstance(node.op, SKIPPED) or is_one_coin(node.op, node.inputs[2:])
@@ -145,12 +148,12 @@ class RowDraws:
         return Passed(draw, where, self._takes_one(draw))
 
     def _passed_params(self, draw: Any, params: Sequence[Variable]) -> list[Variable]:
-        """Return the parameters of draws that are passed."""
+        """Return the parameters with which draws are passed over."""
         if self._takes_one(draw):
             return []
         if type(draw) in OF_ANY_PARAMETERS:
             return [
-                self._whole.of(pt.as_tensor_variable(value))
+                self._whole.add_graph(pt.as_tensor_variable(value))
                 for value in OF_ANY_PARAMETERS[type(draw)]
             ]
         return list(params)
@@ -158,10 +161,10 @@ class RowDraws:
     def _cut(
         self, node: Apply, inputs: Sequence[Variable], rows: Sharded
     ) -> list[Variable]:
-        """Draw for all rows on every rank, and take the rank's."""
+        """Place a draw: draw for all rows on every rank, and take this rank's."""
         whole = self._whole
         given = [whole.on_all_ranks(whole.gathered(var)) for var in inputs[1:]]
-        led_on, drawn = whole.again(node, [inputs[0], *given]).outputs
+        led_on, drawn = whole.remake(node, [inputs[0], *given]).outputs
         if not is_replicated(whole.value(drawn)):
             raise Refused("draws for rows that are not known on every rank")
         own, _ = _lengths(node, inputs, rows)
@@ -172,9 +175,9 @@ class RowDraws:
     def _in_steps(
         self, node: Apply, inputs: Sequence[Variable], values: list[Value]
     ) -> list[Variable] | None:
-        """Draw for rows in each step of a scan that goes along another axis.
+        """Place a scan whose steps draw for rows, with the serial run's states.
 
-        The stream that a rank has in a step is the serial run's.
+        None if no step does.
         """
         op: Any = node.op
         inner, outputs = step_of(node)
@@ -193,14 +196,14 @@ class RowDraws:
             if any(map(is_stream, step.inputs)):
                 made = self._step_drawn(step, given, found, places)
                 if isinstance(found[step.outputs[-1]], Sharded):
-                    draws.append(PlacedDraw(step, self._skips(step), is_apart=False))
+                    draws.append(PlacedDraw(step, self._skips(step), is_early=False))
             new.update(zip(step.outputs, made or step.outputs, strict=True))
         news = [new.get(var, var) for var in outputs]
         info = replace(op.info, n_non_seqs=op.info.n_non_seqs + len(places))
         scan = scan_of(op, [*inner, *places], news, info)
         known: Any = _RowPlaces(whole.call.first, whole.n, whole.call.total)
         outer = [pt.cast(number, "int64") for number in known]
-        made = whole.add(scan.make_node(*inputs, *map(whole.of, outer))).outputs
+        made = whole.add(scan.make_node(*inputs, *map(whole.add_graph, outer))).outputs
         self.placed += [(made[-1], each) for each in draws]
         alike = [Replicated() if isinstance(v, OwnStream) else v for v in results]
         pairs = zip(made, alike, strict=True)
@@ -213,7 +216,7 @@ class RowDraws:
         found: Mapping[Variable, Value],
         places: _RowPlaces,
     ) -> list[Variable]:
-        """Return what stands for draws in a step of a scan."""
+        """Return the placed outputs of a node that draws in a step of a scan."""
         draw: Any = node.op
         if not isinstance(draw, RandomVariable):
             raise Refused("draws within a loop by what is made of other graphs")
@@ -240,7 +243,7 @@ class RowDraws:
 
 
 class _RowPlaces(NamedTuple):
-    """How many rows are before a rank's, are the rank's, and are in all."""
+    """The number of rows before a rank's, of the rank's own rows, and of all rows."""
 
     first: Any
     n: Any
@@ -248,7 +251,7 @@ class _RowPlaces(NamedTuple):
 
 
 def _drawn_or_alike(node: Apply, values: list[Value]) -> list[Value]:
-    """Return what a node of a step makes, where what is not for rows is drawn alike."""
+    """Return the values of a step's node; draws not for rows are replicated."""
     if isinstance(node.op, RandomVariable):
         with contextlib.suppress(Refused):
             if rows_drawn(node, values) is None:
@@ -259,7 +262,7 @@ def _drawn_or_alike(node: Apply, values: list[Value]) -> list[Value]:
 def _lengths(
     node: Apply, inputs: Sequence[Variable], rows: Sharded
 ) -> tuple[Any, list[Any]]:
-    """Return how long the rank's array is along the rows' axis, and each axis."""
+    """Return the length of a rank's draws along the rows' axis, and along each axis."""
     size: Any = inputs[1]
     draw: Any = node.op
     axes = range(node.outputs[1].type.ndim - draw.ndim_supp)
@@ -274,7 +277,10 @@ def _lengths(
 
 
 def _length(params: Sequence[tuple[Any, int]], axis: int) -> Any:
-    """Return how long an axis is, counted from the last, of which arrays are drawn."""
+    """Return the length of a batch axis, counted from the last, of draws.
+
+    `params` are the parameters with their numbers of batch axes.
+    """
     for var, batch in params:
         if batch >= -axis and var.type.shape[batch + axis] != 1:
             return var.shape[batch + axis]

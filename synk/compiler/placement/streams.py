@@ -1,19 +1,20 @@
-"""Random streams of a graph: each as all ranks have it alike, and as each its own.
+"""The random streams of a graph: common ones, and each rank's own.
 
-Random numbers are those of the serial run, from a *common* stream: one that begins each
-call in the state of the master's variable. What is drawn for rows, `row_draws` places.
+Random numbers are those of the serial run, from a *common* stream, which begins each
+call on every rank with the state of the master's variable. `row_draws` places draws for
+rows.
 
-Where each rank is to draw for its rows from a stream of its own, a graph may draw from
-both kinds of one variable, one after the other. It then falls into two: from a common
-stream, which the draws for rows leave as it is, and from an own one, which the others
-leave as it is. ::
+With ``has_own_streams``, each rank draws for its rows from its own stream. If a graph
+draws from one variable for rows and otherwise, one after the other, the variable is
+split in two: draws for rows advance each rank's own stream, other draws advance the
+common one. ::
 
     rng --normal(3)--> . --normal(n)--> . --uniform(3)--> new value of rng
 
     common --normal(3)----------------> . --uniform(3)--> new value of common
     rng -----------------normal(n)----------------------> new value of rng
 
-What a user has left to the ranks, by the op of an output, is left as it is written.
+A graph that stays as it is written, as under a named op, draws from own streams.
 """
 
 from __future__ import annotations
@@ -41,26 +42,26 @@ from .whole import Whole
 
 @dataclass
 class CommonStream:
-    """A stream that all ranks have alike, in place of a variable of the user's."""
+    """A stream in the same state on all ranks, in place of a variable of the user's."""
 
     source: SharedVariable
-    """The user's. On the master it is what the common stream begins with, in every
-    call, and where it ends."""
+    """The user's variable. A call begins with the master's value of it, and ends by
+    storing the new state there."""
     common: SharedVariable
-    """What stands for it in the graph."""
+    """The variable that replaces it in the graph."""
     new: Variable | None = None
-    """The new value of the common stream, if the function updates it."""
+    """The new state of the stream; None if the function does not update it."""
     is_split: bool = False
-    """Whether draws for rows are made from the same variable. Its value is then, in
-    each call, a stream that each rank derives from the common one."""
+    """Whether ranks also draw from `source` as their own stream. In each call, every
+    rank then derives its state of `source` from the common one."""
 
 
 class Streams:
     """The random streams of one graph.
 
-    What is `left` as it is written each rank draws from its own stream. By `draws`,
-    draws for rows are those of the serial run, from common streams; without, each rank
-    draws them from its own.
+    `left` are graphs that stay as they are written, and draw from each rank's own
+    streams. With `draws`, draws for rows are the serial run's, from common streams;
+    with None, each rank draws them from its own.
     """
 
     def __init__(
@@ -71,14 +72,14 @@ class Streams:
     ) -> None:
         self._whole, self._draws = whole, draws
         self._left = own_streams(left)
-        # By a stream of the user's graph: each rank's own, and the common one.
+        # By state in the user's graph: each rank's own state, and the common one.
         self._pairs: dict[Variable, tuple[Variable, Variable | None]] = {}
         self._commons: dict[SharedVariable, SharedVariable] = {}
-        # By a common stream the user's variable that it began with; and by that the
-        # last of them.
+        # By common state, the user's variable that it descends from; and by that
+        # variable, its last common state.
         self._roots: dict[Variable, SharedVariable] = {}
         self._lasts: dict[SharedVariable, Variable] = {}
-        # Common streams that a draw has led on, of variables that are not left.
+        # Common states after a draw, of variables that are not in `_left`.
         self._drawn: set[Variable] = set()
 
     # -- while a graph is placed
@@ -86,7 +87,7 @@ class Streams:
     def placed_draws(
         self, node: Apply, inputs: Sequence[Variable]
     ) -> list[Variable] | None:
-        """Return what stands for draws for rows; None if none are known."""
+        """Return the placed outputs of draws for rows; None if the node has none."""
         if self._draws is None or not isinstance(node.op, (RandomVariable, Scan)):
             return None
         given = self._with_commons(node, inputs)
@@ -104,10 +105,10 @@ class Streams:
     def ways(
         self, node: Apply, inputs: Sequence[Variable]
     ) -> Iterator[tuple[list[Variable], bool]]:
-        """Yield operands of a node with each kind of streams, and if that is common.
+        """Yield a node's operands with own or common streams, and whether common.
 
-        Ranks without rows draw from common streams as well, so that the other operands
-        are then such as they have.
+        Ranks without rows draw from common streams as well. So the other operands are
+        then in a form that these ranks have.
         """
         if not takes_streams(node):
             yield list(inputs), False
@@ -128,11 +129,11 @@ class Streams:
             yield common, True
 
     def own(self, var: Variable) -> Variable:
-        """Return each rank's own stream in place of one of the user's graph."""
+        """Return each rank's own state for one of the user's graph."""
         return self._pairs[var][0] if var in self._pairs else var
 
     def common(self, var: Variable) -> Variable | None:
-        """Return what all ranks have alike in its place; None if there is no such."""
+        """Return the common state for one of the user's graph; None if it has none."""
         if var in self._pairs:
             return self._pairs[var][1]
         made: Any
@@ -148,9 +149,9 @@ class Streams:
         return made
 
     def note(self, node: Apply, made: list[Variable], is_common: bool) -> None:
-        """Note the streams after a node of the user's graph, which `made` stands for.
+        """Note the states after a node of the user's graph with placed outputs `made`.
 
-        Draws from one kind of stream leave the other as it was before them.
+        Draws from a common stream do not advance own ones, nor the other way round.
         """
         if not takes_streams(node):
             return
@@ -174,9 +175,9 @@ class Streams:
     # -- graphs within a node
 
     def within(self, node: Apply, inputs: Sequence[Variable]) -> Streams:
-        """Return the streams of the graph that a node is made of.
+        """Return the streams of the graph of simpler Ops that replaces a node.
 
-        The operands are placed, with the ranks' own streams.
+        `inputs` are the placed operands, with the ranks' own streams.
         """
         found = Streams(self._whole, draws=self._draws)
         for new, old in zip(inputs, node.inputs, strict=True):
@@ -187,18 +188,18 @@ class Streams:
         return found
 
     def follow(self, node: Apply, graph: Sequence[Variable], inner: Streams) -> None:
-        """Note the streams after a node, which a graph stands for."""
+        """Note the states after a node that `graph`, with streams `inner`, replaces."""
         for old, made in zip(node.outputs, graph, strict=True):
             if is_stream(old):
                 self._pairs[old] = inner.own(made), inner.common(made)
 
-    # -- when it is
+    # -- after the graph is placed
 
     def of_update(self, written: Variable, stable: Variable) -> Variable:
-        """Return the new value of each rank's own stream.
+        """Return the new state of each rank's own stream, for the update `written`.
 
-        That of a stream of which draws are left to the ranks is as it is written: they
-        are among those that lead to it.
+        It is `written` if that depends on a stream of graphs that stay as written; else
+        the own state for `stable`, its stabilised copy.
         """
         is_left = not self._left.isdisjoint(own_streams([written]))
         return written if is_left else self.own(stable)
@@ -208,9 +209,10 @@ class Streams:
         updates: Iterable[tuple[SharedVariable, Variable]],
         graph: Iterable[Variable],
     ) -> list[CommonStream]:
-        """Return the common streams of a function.
+        """Return the common streams that a function uses.
 
-        By the user's updates, and the placed outputs and new values but for streams.
+        `updates` are the user's; `graph` has the placed outputs and the placed new
+        values other than streams.
         """
         news: dict[SharedVariable, Variable] = {}
         for source, plain in updates:
@@ -224,10 +226,10 @@ class Streams:
         found = []
         for source, common in self._commons.items():
             if common not in used and source not in drawn:
-                continue  # tried, and not taken; or drawn for what was left alone
+                continue  # not used by the placed graph
             new = news.get(source)
             if new is common:
-                # The update is by draws for rows alone. The next call has to draw anew.
+                # Only draws for rows lead to the update; it has to advance anyway.
                 new = self._lasts.get(source)
             found.append(CommonStream(source, common, new))
         return found
@@ -236,9 +238,10 @@ class Streams:
 def own_streams(
     graph: Iterable[Variable], streams: Iterable[CommonStream] = ()
 ) -> set[Variable]:
-    """Return the streams that each rank draws from for itself.
+    """Return the variables of a graph that are each rank's own streams.
 
-    A graph may lead to a draw by its shape alone, which takes no numbers.
+    Without those of draws of which the graph takes only the shape. `streams` are the
+    common ones.
     """
     commons = {stream.common for stream in streams}
 
@@ -251,7 +254,7 @@ def own_streams(
 
 
 def _before(stream: Variable) -> Variable | None:
-    """Return the stream that draws have led on to this one; None if that is unclear."""
+    """Return the state that a node advanced to `stream`; None if that is unclear."""
     node = stream.owner
     assert node is not None
     given = [var for var in node.inputs if is_stream(var)]

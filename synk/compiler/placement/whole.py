@@ -1,8 +1,7 @@
-"""Making values whole: what the serial run computes, on every rank.
+"""Making values whole: graphs for the serial run's value, on every rank.
 
-A *placed* value is one of which the rules know what it is (see `domain`). Here are the
-graphs that lead from there to the serial value: an all-reduce of what is partial, the
-number of all rows for that of a rank's own, and powers of both.
+They all-reduce partial values, gather sharded ones, and replace the number of a rank's
+rows, and powers of it, by those of all rows.
 """
 
 from __future__ import annotations
@@ -45,8 +44,8 @@ from .reassociate import is_sum, spread, squared_difference, terms_of, without_a
 class Whole(Nodes):
     """The placed variables of one graph, and their whole values.
 
-    Ranks are weighed by the first of the inputs that are cut into rows. `has_words`
-    says that the user has written which rows are to be where.
+    The number of rows of ``rows[0]`` is the weight of a rank. `has_marks`: the graph
+    has marks of `synk.ops.all_gather`.
     """
 
     def __init__(
@@ -54,18 +53,18 @@ class Whole(Nodes):
         rows: Sequence[Variable],
         known: dict[Variable, Value],
         call: CallVariables,
-        has_words: bool,
+        has_marks: bool,
     ) -> None:
         super().__init__(rows, known, [call.total, call.first, call.as_long])
-        self._rows, self.call, self._has_words = rows, call, has_words
+        self._rows, self.call, self._has_marks = rows, call, has_marks
         self.inserted: list[Variable] = []
-        """The results of the collectives that were placed."""
+        """The results of the placed collectives."""
         self.drawn: dict[Apply, list[Variable]] = {}
-        """What stands for the random draws of the user's graph."""
+        """By node of the user's graph that draws, the placed outputs."""
         self.lengths = RowLengths(known)
         self._wholes: dict[Variable, Variable] = {}
         self._everywhere: dict[Variable, Variable] = {}
-        # Of the user's graph, what stands for all ranks' rows.
+        # By variable of the user's graph, its value computed from all ranks' rows.
         self._of_all: dict[Variable, Variable] = {}
         self._written = AsWritten(known, call)
 
@@ -73,13 +72,13 @@ class Whole(Nodes):
     def n(self) -> Variable:
         """The number of this rank's rows."""
         rows: Any = self._rows[0]
-        return self.of(rows.shape[0])
+        return self.add_graph(rows.shape[0])
 
     def whole(self, var: Variable, by: AllReduce | None = None) -> Variable:
-        """Return what the serial run computes for a variable, on every rank.
+        """Return the serial run's value of a placed variable, on every rank.
 
-        A user's all-reduce of it stays in its place, by the op that is right. Raises
-        `Refused` if it takes more than a reduction.
+        `by` is an all-reduce of `var` by `synk.grad`, to be replaced by the right one.
+        Raises `Refused` if no reduction gives the value.
         """
         var = self.first_of(var)
         if var not in self._wholes:
@@ -98,21 +97,23 @@ class Whole(Nodes):
         if not value.power:
             return var
         if value.exact and not var.type.ndim:
-            return self.of(pt.cast(self.call.length, var.type.dtype))
+            return self.add_graph(pt.cast(self.call.length, var.type.dtype))
         node = var.owner
         if node is not None and all(
             isinstance(self.value(given), (Replicated, Listed)) for given in node.inputs
-        ):  # numbers of rows alone: as lengths, which JAX has to know
-            found = self.anew(var, [self.whole(given) for given in node.inputs])
+        ):  # of numbers of rows alone: made of lengths, which JAX knows
+            found = self.remake_output(
+                var, [self.whole(given) for given in node.inputs]
+            )
             if is_replicated(self.value(found)):
                 return found
         return self.scaled(var, -value.power)
 
     def on_all_ranks(self, var: Variable) -> Variable:
-        """Return a value that all ranks have alike, for those without rows as well.
+        """Return a replicated value in a form that ranks without rows have as well.
 
-        They do not compute what follows from rows, be it no more than a shape. So what
-        is first known to be alike comes to them from the others.
+        They compute nothing that depends on rows, not even shapes. So the first
+        replicated values on the way to `var` come to them by an all-reduce.
         """
         todo = [(var, False)]
         while todo:
@@ -130,14 +131,17 @@ class Whole(Nodes):
                 self._everywhere[made] = told
             elif is_ready:
                 inputs = [self._everywhere.get(given, given) for given in node.inputs]
-                self._everywhere[made] = self.anew(made, inputs)
+                self._everywhere[made] = self.remake_output(made, inputs)
             else:
                 todo.append((made, True))
                 todo += [(given, False) for given in here]
         return self._everywhere.get(var, var)
 
     def _told_length(self, var: Variable) -> Variable | None:
-        """Return lengths that all ranks know: of what they have, and are told of."""
+        """Return integers computed from lengths that ranks without rows know.
+
+        None if `var` is no product of such lengths, or no vector of such products.
+        """
         if var.type.numpy_dtype.kind not in "iu" or var.type.ndim > 1:
             return None
         if None in var.type.shape:
@@ -149,7 +153,7 @@ class Whole(Nodes):
             for (of, axis), many in length.symbols:
                 if not isinstance(axis, int):
                     return None
-                if of in self._rows and axis:  # told: not how long the rows are
+                if of in self._rows and axis:  # another axis than the rows'
                     known: Any = self.call.none(self._rows.index(of), of)
                 elif of not in self.of_rows and is_replicated(self.value(of)):
                     known = of
@@ -158,7 +162,7 @@ class Whole(Nodes):
                 product = product * known.shape[axis] ** many
             made.append(product)
         found: Any = pt.stack(made) if var.type.ndim else made[0]
-        return self.of(found.astype(var.type.dtype))
+        return self.add_graph(found.astype(var.type.dtype))
 
     def _whole_shape(self, var: Any, value: Listed) -> Variable:
         if all(map(is_replicated, value.entries)):
@@ -166,15 +170,15 @@ class Whole(Nodes):
         entries = [
             self.call.length
             if isinstance(entry, Replicated) and entry.exact
-            else self.scaled(self.of(var[i]), -(entry.power or 0))
+            else self.scaled(self.add_graph(var[i]), -(entry.power or 0))
             if isinstance(entry, Replicated)
-            else self.whole(self.of(var[i]))
+            else self.whole(self.add_graph(var[i]))
             for i, entry in enumerate(value.entries)
         ]
-        return self.of(pt.stack(entries).astype(var.type.dtype))
+        return self.add_graph(pt.stack(entries).astype(var.type.dtype))
 
     def scaled(self, var: Any, power: int) -> Variable:
-        """Return a variable times (n / N)**power, where N is the rows of all ranks."""
+        """Return a variable times (n / N)**power; N is the number of all rows."""
         if not power:
             return var
         dtype, value = var.type.dtype, self.value(var)
@@ -194,13 +198,13 @@ class Whole(Nodes):
         mine, total = pt.cast(mine, dtype), pt.cast(total, dtype)
         for _ in range(abs(power)):
             var = var * (mine / total if power > 0 else total / mine)
-        return self.of(var)
+        return self.add_graph(var)
 
     # -- reductions
 
     def _reduced(self, var: Variable, value: Partial, by: AllReduce | None) -> Variable:
         if by is None:
-            for way in (self.earlier, self._above):
+            for way in (self.in_fewer_meetings, self._from_partial_operand):
                 if (made := way(var)) is not None:
                     return made
         if value.op != "sum":
@@ -225,16 +229,16 @@ class Whole(Nodes):
         return self._met(placed, var, is_users=by is not None)
 
     def _met(self, op: Op, var: Variable, is_users: bool = False) -> Any:
-        """Return what the ranks get where they meet with a variable."""
+        """Return the result of a collective of `var`."""
         found = self.add(op.make_node(var)).outputs[0]
         if not is_users and found not in self.inserted:
             self.inserted.append(found)
         return found
 
-    def earlier(self, var: Variable) -> Variable | None:
-        """Return the whole value by fewer meetings than before it and its own, if any.
+    def in_fewer_meetings(self, var: Variable) -> Variable | None:
+        """Return the whole value by fewer meetings than to reduce `var`; None if none.
 
-        What it takes that turns out to be of no use is not computed.
+        Variables that this adds in vain are not used, and so not computed.
         """
         node = var.owner
         if not self.level(var) or node is None or var in self.asserted:
@@ -251,38 +255,43 @@ class Whole(Nodes):
         )
 
     def _of_operands(self, node: Apply) -> Variable | None:
-        """Compute a node from the whole values of what it is computed from."""
+        """Return a node's output computed from its operands' whole values, or None."""
         if any(isinstance(self.value(var), (Sharded, Position)) for var in node.inputs):
             return None
         with contextlib.suppress(Refused):
-            (made,) = self.again(node, [self.whole(var) for var in node.inputs]).outputs
+            (made,) = self.remake(
+                node, [self.whole(var) for var in node.inputs]
+            ).outputs
             if is_replicated(self.value(made)):
                 return made
         return None
 
     def _taken_apart(self, node: Apply) -> Variable | None:
-        """Multiply sums of rows by what is whole, in place of the rows."""
+        """Return a linear sum as whole sums of rows times whole factors, or None."""
         terms = terms_of(self, node)
         if terms is None:
             return None
         with contextlib.suppress(Refused):
             total: Any = 0
             for factors, row in terms:
-                made: Any = self.whole(self.of(row.sum(axis=node.op.axis)))
+                made: Any = self.whole(self.add_graph(row.sum(axis=node.op.axis)))
                 for factor in factors:
                     made = made * without_axes(factor, node)
                 total = total + made
-            return self.of(total)
+            return self.add_graph(total)
         return None
 
     def _merged(self, node: Apply) -> Variable | None:
-        """Sum squares about what is whole by those about each rank's own mean."""
+        """Return a sum of squares about a whole value, or None.
+
+        Ranks sum squares about their own means, and add the distances of the means.
+        """
         found = squared_difference(self, node)
         if found is None:
             return None
         rows, middle = found
         count, mean, squares = spread(rows, node)
-        # Of each rank, as all have them; of idle ones these are zeros.
+        # Stacks of all ranks' counts and means; zeros for ranks without rows.
         counts, means = (
             self._met(AllStack(), self.known_as(own, Partial("sum")))
             for own in (count, mean)
@@ -291,21 +300,21 @@ class Whole(Nodes):
         away = pt.sqr(means - without_axes(middle, node))
         between = (counts.dimshuffle(order) * away).sum(axis=0)
         within = self.known_as(squares, Partial("sum"))
-        return self.of(self.whole(within) + between)
+        return self.add_graph(self.whole(within) + between)
 
-    def _above(self, var: Variable) -> Variable | None:
-        """Return the whole value as a function of whole values above, if that is less.
+    def _from_partial_operand(self, var: Variable) -> Variable | None:
+        """Return the whole value computed from that of one partial operand, or None.
 
-        What goes elementwise from one partial value and from whole ones is computed
-        from that one's whole value. So the gradient is reduced, and no moment of it.
+        Possible if `var` follows elementwise from one partial value and whole ones. So
+        ranks reduce a gradient, and not also the momentum that follows from it.
         """
         if self._partial_operands(var) is None or len(self._sources(var)) > 1:
             return None
         assert var.owner is not None
-        return self.anew(var, list(map(self.whole, var.owner.inputs)))
+        return self.remake_output(var, list(map(self.whole, var.owner.inputs)))
 
     def _sources(self, var: Variable) -> set[Variable]:
-        """Return what partial values are to be reduced for one; two of them do."""
+        """Return partial values that `var` follows from elementwise; at most two."""
         found: set[Variable] = set()
         seen, todo = {var}, [var]
         while todo and len(found) < 2:
@@ -321,7 +330,11 @@ class Whole(Nodes):
         return found
 
     def _partial_operands(self, var: Variable) -> set[Variable] | None:
-        """Return which operands are partial, if the others are whole; elementwise."""
+        """Return the partial operands of an elementwise node.
+
+        None if it has none, is not elementwise, or has operands neither partial nor
+        whole.
+        """
         node = var.owner
         if node is None or not isinstance(node.op, (Elemwise, DimShuffle)):
             return None
@@ -337,7 +350,7 @@ class Whole(Nodes):
     # -- all rows, and this rank's of them
 
     def gathered(self, var: Variable) -> Variable:
-        """Return what the serial run computes, row-wise values included."""
+        """Return the serial run's value, also of sharded values and `Position`."""
         value = self.value(var)
         if isinstance(value, Position):
             return self._all_numbers(var, value)
@@ -355,24 +368,25 @@ class Whole(Nodes):
             raise Refused("has rows that are not one after the other")
         node = var.owner
         if node is not None and isinstance(node.op, DimShuffle):
-            # The rows of an input need no meeting, and those of x and x.T are the same.
-            return self.anew(var, [self.gathered(node.inputs[0])])
+            # So that x and x.T are gathered once, and the rows of an input, which need
+            # no meeting, are gathered as they are.
+            return self.remake_output(var, [self.gathered(node.inputs[0])])
         first: Any = self.scaled(var, -(value.power or 0))
         if value.axis:
             first = pt.moveaxis(first, value.axis, 0)
         if is_reversed:
             first = first[::-1]
-        made = self._met(AllGather(), self.of(first))
+        made = self._met(AllGather(), self.add_graph(first))
         if is_reversed:
             made = made[::-1]
         if value.axis:
             made = pt.moveaxis(made, 0, value.axis)
-        return self.of(made)
+        return self.add_graph(made)
 
     def of_all_rows(self, var: Variable) -> Variable:
-        """Return a variable of the user's graph as computed from all rows.
+        """Return a variable of the user's graph computed from all ranks' rows.
 
-        Random draws for rows are those that the rows' ranks have made.
+        Random draws for rows are gathered from the ranks that made them.
         """
         for row in self._rows:
             if row not in self._of_all:
@@ -392,7 +406,7 @@ class Whole(Nodes):
                     for new in self.drawn[node]
                 ]
             else:
-                made = self.again(node, inputs).outputs
+                made = self.remake(node, inputs).outputs
             self._of_all.update(zip(node.outputs, made, strict=True))
         found = self._of_all.get(var, var)
         if not is_replicated(self.value(found)):
@@ -400,10 +414,10 @@ class Whole(Nodes):
         return found
 
     def all_rows(self, var: Variable) -> Variable:
-        """Return the rows of all ranks, where the user has said that they are needed.
+        """Return the gathered rows for a mark of `synk.ops.all_gather`.
 
-        What has no rows along axis 0, or such as are not gathered, stays as it is: it
-        stands for the serial value, which the user's word does not change.
+        A value without rows along axis 0, or whose rows cannot be gathered, stays as it
+        is: the mark does not change the serial run's value.
         """
         value, before = self.value(var), len(self.inserted)
         if not isinstance(value, Sharded) or value.axis:
@@ -415,9 +429,10 @@ class Whole(Nodes):
         return var
 
     def own_rows(self, var: Variable, like: Variable) -> Variable:
-        """Return this rank's rows of what has one for each of all, if that is so.
+        """Return this rank's rows of `var`, if it has an entry for each of all rows.
 
-        That is so of what is as long as the serial run's value of `like`.
+        It has if `like` is sharded along axis 0: in the serial run, the two are of
+        equal length. Other values stay as they are.
         """
         rows = self.value(like)
         if not isinstance(rows, Sharded) or rows.axis or rows.length != "n":
@@ -428,8 +443,8 @@ class Whole(Nodes):
         return var
 
     def as_written(self, node: Apply) -> Apply:
-        """Return a collective of the user's, with those that it is computed from."""
-        if not self._has_words:
+        """Return a collective of the user's, with marks above it as collectives."""
+        if not self._has_marks:
             return node
         (made,) = self._written.write(node.outputs)
         self.asserted.update(self._written.asserted)
@@ -437,16 +452,16 @@ class Whole(Nodes):
         return made.owner
 
     def _all_numbers(self, var: Variable, value: Position) -> Variable:
-        """Return the numbers of all ranks' rows."""
+        """Return 0, 1, ... for all ranks' rows."""
         if value.length != "n":
             raise Refused("counts entries of rows")
         numbers = pt.arange(self.call.length, dtype=var.type.dtype)
         order: list[Any] = ["x"] * var.type.ndim
         order[value.axis] = 0
-        return self.of(numbers.dimshuffle(order))
+        return self.add_graph(numbers.dimshuffle(order))
 
     def numbered(self, var: Any) -> Variable:
-        """Return the numbers of this rank's rows among all, for those from 0 on."""
+        """Return a `Position` plus the number of rows on the ranks before this one."""
         value = self.value(var)
         assert isinstance(value, Position)
         if value.length != "n":
@@ -455,18 +470,19 @@ class Whole(Nodes):
         return self.known_as(found, Sharded(value.axis))
 
     def local(self, var: Variable, axis: int) -> Variable:
-        """Return this rank's rows of a whole value that has one for each row.
+        """Return this rank's rows of a whole value with an entry for each of all rows.
 
-        It is an error if it has not: the serial run cannot combine it with all rows.
+        A call raises if the axis has another length, as the serial run would.
         """
         lengths: list[Any] = [None] * var.type.ndim
         lengths[axis] = self.call.length
         return self.own_part(pt.specify_shape(var, lengths), Sharded(axis), self.n)
 
     def own_part(self, var: Any, rows: Sharded, own: Any) -> Variable:
-        """Return this rank's entries of what all ranks have: as many for each row.
+        """Return this rank's entries of a value that all ranks have.
 
-        There are `own` of them along the axis.
+        `rows` is the `Value` of the result, and `own` its length along the rows' axis:
+        a multiple of this rank's rows.
         """
         before: Any = self.call.first
         if rows.length != "n":

@@ -112,7 +112,7 @@ def op_name(op: Op) -> str:
     return op_name(op.core_op) if hasattr(op, "core_op") else text.split("{")[0]
 
 
-def apart(node: Apply, given: Sequence[Any]) -> tuple[Any, list[Any]]:
+def split_axis(node: Apply, given: Sequence[Any]) -> tuple[Any, list[Any]]:
     """Return an Op's axis, apart from what is `given` for each of its other inputs.
 
     The axis of ``Join``, ``Split``, ``SortOp`` and ``ArgSortOp`` is the Op's own in

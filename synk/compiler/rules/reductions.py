@@ -39,7 +39,7 @@ from ..domain import (
 )
 from ..lengths import Length, of_input, size
 from ..padded import Made, Padder, plain
-from .base import apart, check_spread
+from .base import check_spread, split_axis
 
 _FOLDS: dict[type, ReduceOp] = {
     ps.Add: "sum",
@@ -242,7 +242,7 @@ if hasattr(special, "SoftmaxGrad"):  # before PyTensor 3
 @table.placement(SortOp, ArgSortOp)
 def sort(node: Apply, values: list[Value]) -> Value:
     """Beside the rows, each row is sorted by itself."""
-    axis, (value,) = apart(node, values)
+    axis, (value,) = split_axis(node, values)
     if isinstance(axis, int):
         return _beside_rows({axis}, value)
     return independent([_beside_rows(None, value), axis])

@@ -49,7 +49,7 @@ from ..lengths import (
 )
 from ..padded import Made, Padder, plain
 from ..sizes import are_filled
-from .base import apart, is_short
+from .base import is_short, split_axis
 
 
 def length(value: Value, axis: int) -> Value:
@@ -296,12 +296,12 @@ def dimshuffle_length(node: Apply, var: Variable, axis: int) -> Length:
 )
 def join(node: Apply, values: list[Value]) -> Value:
     """Side by side along another axis than the rows'."""
-    axis, parts = apart(node, values)
+    axis, parts = split_axis(node, values)
     if not isinstance(axis, int):
         raise Refused("joins along an axis that is not constant")
     kinds = {type(part) for part in parts}
     if Listed in kinds and kinds <= {Listed, Replicated}:
-        _, places = apart(node, range(len(values)))
+        _, places = split_axis(node, range(len(values)))
         with suppress(Refused):  # what is as long as nobody knows is no shape
             joined = [entries(node, i, values) for i in places]
             return Listed(tuple(entry for part in joined for entry in part))
@@ -318,7 +318,7 @@ def join(node: Apply, values: list[Value]) -> Value:
 @table.length(ptb.Join)
 def join_length(node: Apply, var: Variable, axis: int) -> Length | None:
     """Beside the axis that it is along."""
-    where, parts = apart(node, node.inputs)
+    where, parts = split_axis(node, node.inputs)
     return size(parts[0], axis) if isinstance(where, int) and where != axis else None
 
 
@@ -338,7 +338,7 @@ def diagonal(node: Apply, values: list[Value]) -> Value:
 @table.placement(ptb.Split, by_elements=True, cost="view")
 def split(node: Apply, values: list[Value]) -> list[Value]:
     """Cut along another axis than the rows'."""
-    axis, (value, sizes) = apart(node, values)
+    axis, (value, sizes) = split_axis(node, values)
     value = unlisted(value)
     if not is_replicated(unlisted(sizes)) or not isinstance(axis, (int, Replicated)):
         raise Refused("splits at places that depend on the rows")
