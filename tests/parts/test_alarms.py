@@ -27,7 +27,7 @@ from synk.compiler.domain import (
     Sharded,
     Unknown,
 )
-from synk.compiler.lengths import Length, remembered, size
+from synk.compiler.lengths import Length, cached_lengths, size
 from synk.compiler.padded import CannotPad, Padder
 from synk.compiler.proof import ops_of
 from synk.compiler.rules import (
@@ -164,12 +164,12 @@ def test_an_error_in_a_rule_does_not_keep_a_function_from_being_made(monkeypatch
 
 def test_lengths_of_which_the_rule_fails_are_not_known(monkeypatch):
     graph = pt.zeros((X.T.shape[0],))
-    with remembered():
+    with cached_lengths():
         right = size(graph, 0)
     for var in pytensor.graph.traversal.ancestors([graph]):
         if var.owner is not None:
             monkeypatch.setattr(entry_of(var.owner.op), "length", fails)
-    with remembered():
+    with cached_lengths():
         assert size(graph, 0) != right
         assert size(graph, 0) == Length(1, size(graph, 0).symbols)
     found = examine([X], [graph])[graph]

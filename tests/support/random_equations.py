@@ -7,7 +7,7 @@ import pytensor.tensor as pt
 from in_process import output_of
 
 from synk.compiler.domain import Layout, Position, Replicated, Sharded
-from synk.compiler.lengths import ONE, Length, remembered
+from synk.compiler.lengths import ONE, Length, cached_lengths
 from synk.compiler.proof import rows_of
 from synk.compiler.walk import infer
 from synk.errors import ShapeMismatch
@@ -17,7 +17,7 @@ UFUNCS = {"sum": np.add, "prod": np.multiply, "max": np.maximum, "min": np.minim
 
 def examine(inputs, graph, asserted=None) -> dict:
     """Return what each variable of a graph is, of inputs that are cut into rows."""
-    with remembered(inputs):
+    with cached_lengths(inputs):
         return infer(list(graph), rows_of(inputs, []), asserted or {})
 
 
