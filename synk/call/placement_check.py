@@ -18,7 +18,7 @@ from pytensor.graph.basic import Variable
 from pytensor.graph.traversal import walk
 
 from ..compiler.placement.streams import CommonStream
-from ..compiler.proof import say
+from ..compiler.proof import warn_user
 from ..compiler.rules.base import is_stream
 from ..compiler.spec import FunctionSpec
 from ..errors import SplitError
@@ -325,7 +325,7 @@ class PlacementCheck:
                         " name the op of the output, if it is meant: (variable, op)"
                     )
                     self._has_complained = not spec.is_strict
-                    say(text, spec.is_strict)
+                    warn_user(text, spec.is_strict)
                     return
 
     # -- after a call

@@ -1,4 +1,4 @@
-"""What a user asks for with `synk.function`: checked, and brought into one form."""
+"""The arguments of `synk.function`, checked and brought into the form of `Asked`."""
 
 from __future__ import annotations
 
@@ -58,17 +58,17 @@ class FunctionArguments:
     statistics: str = "exact"
     bits: str | None = None
     streams: str = "serial"
-    made: str = ""  # where the script has made it, see `user_frames.callers_place`
+    made: str = ""  # the script's line of the call, see `user_frames.callers_place`
     options: dict[str, Any] = field(default_factory=dict)
 
 
 def as_now(given: Any) -> Any:
-    """Return an argument as it is now: the script may change its lists later."""
+    """Return a copy of a list or dict, which the script may change later."""
     return copy.copy(given) if isinstance(given, (list, dict)) else given
 
 
 def pairs_now(given: Any) -> Any:
-    """Return updates or givens as they are now, of which there are iterators, too."""
+    """Return a copy of updates or givens, which may be iterators, too."""
     return list(given) if isinstance(given, Iterator) else as_now(given)
 
 
@@ -78,17 +78,18 @@ def make_spec(
     careful: bool = False,
     may_cut: bool = True,
 ) -> FunctionSpec:
-    """Check the arguments of `synk.function`, and settle how ranks compute it.
+    """Check the arguments of `synk.function`, and return the settled function.
 
-    Of `parts` each rank has as many rows as of the inputs, and computes with them.
-    `careful` is for calls whose rows do not fill the groups of a reshape: see `sizes`.
-    With `may_cut`, slices of data that arguments choose may be rows: see `cut_rows`.
+    `parts` are shared variables that are scattered: each rank computes with its own
+    rows of them, as many as of the inputs. `careful` is for calls whose rows do not
+    fill the groups of a reshape: see `sizes`. With `may_cut`, slices of data that
+    arguments choose may become scattered inputs: see `cut_rows`.
     """
     options = given.options
     unknown = options.keys() - inspect.signature(pytensor.function).parameters.keys()
     if unknown:
         raise TypeError(f"synk.function has no argument {', '.join(sorted(unknown))!r}")
-    get_mode(given.mode)  # raises for one that there is not
+    get_mode(given.mode)  # raises if PyTensor does not know the mode
     if not isinstance(given.pad, bool):
         raise TypeError(f"pad must be True or False, got {given.pad!r}")
     for name, allowed in _CHOICES.items():
@@ -97,7 +98,7 @@ def make_spec(
             raise ValueError(f"{name} must be one of {allowed}, got {value!r}")
     asked = asked_of(given, parts)
     if may_cut and (cut := _cut(asked)):
-        # Where ranks would still repeat what needs all rows, nothing is gained by it.
+        # Only if no rank needs all rows then; else nothing is gained.
         with contextlib.suppress(SplitError):
             spec = _settled(replace(cut, is_strict=True), careful)
             return replace(spec, is_strict=given.strict)
@@ -111,12 +112,15 @@ def _settled(asked: Asked, careful: bool) -> FunctionSpec:
 
 
 def chooses_rows(asked: Asked) -> bool:
-    """Tell whether arguments of a function without other rows choose some of data."""
+    """Return whether arguments choose slices of data that could be scattered."""
     return _cut(replace(asked, bcast_inputs=asked.all_inputs, inputs=[])) is not None
 
 
 def _cut(asked: Asked) -> Asked | None:
-    """Return a function with slices of data as its rows, if it has no other rows."""
+    """Return a function with slices of data as scattered inputs.
+
+    None if it has no such slices, or has other rows.
+    """
     if asked.is_local or asked.stand_ins:
         return None
     if any(var.type.numpy_dtype.kind not in "iu" for var in asked.inputs):  # type: ignore[attr-defined]
@@ -136,7 +140,7 @@ def _cut(asked: Asked) -> Asked | None:
 
 
 def asked_of(given: FunctionArguments, parts: Sequence[SharedVariable] = ()) -> Asked:
-    """Return a function with its givens substituted, before anything is settled."""
+    """Return a function with checked arguments and substituted givens."""
     options = given.options
     inputs = _check_inputs(given.inputs, "inputs")
     bcast_inputs: list[Variable] = []
@@ -145,20 +149,20 @@ def asked_of(given: FunctionArguments, parts: Sequence[SharedVariable] = ()) -> 
     sliceable = [*parts, *_check_sliceable(given.sliceable_shareds or [])]
     arguments = [*inputs, *bcast_inputs]
     _check_distinct(arguments)
-    # What has no axis has no rows: every rank gets it.
+    # Inputs without axes have no rows: every rank gets them.
     inputs = [var for var in arguments if var in inputs and var.type.ndim]
     bcast_inputs = [var for var in arguments if var not in inputs]
     for var in inputs:
         _check_rows(var, "input")
     outputs, output_ops, returns = _split_outputs(given.outputs)
     updates, update_ops = _split_updates(given.updates)
-    # What takes the place of inputs that are computed from other variables: as in
-    # PyTensor, a value that is passed for such a variable cuts off what is above.
+    # Inputs may be computed from other variables. As in PyTensor, a new root takes the
+    # place of each, and the graph above it is cut off.
     computed: dict[Variable, Variable] = {
         var: var.type(name=var.name) for var in arguments if var.owner is not None
     }
     fitting = {old: _fit(old, new) for old, new in dict(given.givens or {}).items()}
-    # Replacements are not searched for what is to be replaced itself.
+    # Givens are not substituted in one another's replacements.
     news = clone_replace(list(fitting.values()), computed)
     givens = dict(zip(fitting, news, strict=True)) | computed
     kept = options.get("no_default_updates")
@@ -309,7 +313,7 @@ def _split_updates(updates: Any) -> tuple[list, list[OutputOp]]:
 
 
 def _fit(old: Variable, new: Any) -> Variable:
-    """Return what is given for a variable in its type; what loses nothing is cast."""
+    """Return a given's replacement in the type of `old`, by a cast if it is safe."""
     mine, theirs = old.type, getattr(new, "type", None)
     if (
         isinstance(mine, DenseTensorType)
@@ -323,7 +327,7 @@ def _fit(old: Variable, new: Any) -> Variable:
 def _substitute(
     outputs: list, updates: list, replace: dict[Variable, Variable]
 ) -> tuple[list, list]:
-    """Replace variables in all expressions at once, so that they stay one graph."""
+    """Return outputs and updates with variables replaced, still as one graph."""
     if not replace:
         return outputs, updates
     expressions = [*outputs, *(new for _, new in updates)]
@@ -335,12 +339,12 @@ def _substitute(
 def _complete(
     outputs: list, updates: list, givens: dict[Variable, Variable], excluded: Any
 ) -> tuple[list, list]:
-    """Substitute givens, and add the updates that shared variables bring along.
+    """Substitute givens, and add the default updates of shared variables.
 
-    Random streams bring such updates, and PyTensor makes them for the variables that
-    the graph has *after* the substitution. All expressions are substituted at once, as
-    often as an update brings in new variables: a draw and the next state of its stream
-    are outputs of one node.
+    PyTensor does so for the shared variables that the graph has *after* the
+    substitution, such as random streams. A default update may bring in new variables,
+    so this repeats until it does not. All expressions are substituted at once, as a
+    draw and the next state of its stream are outputs of one node.
     """
     skip = {var for var, _ in updates}
     if excluded and excluded is not True:
@@ -362,9 +366,9 @@ def _complete(
 
 
 def _check_roots(asked: Asked, action: str | None) -> None:
-    """Raise for an input that was forgotten, and say which are not used.
+    """Raise for a forgotten input, and warn of or raise for unused ones.
 
-    PyTensor does so when it compiles, which for us is at the first call.
+    PyTensor does so when it compiles, which in synk is only at the first call.
     """
     given = asked.all_inputs
     used = dict.fromkeys(ancestors(asked.plain_graph))
@@ -398,7 +402,7 @@ _REFUSED = {
 
 
 def _plain_input(var: Any, what: str) -> Any:
-    """Return the variable of an input; one that `In` gives another name is refused."""
+    """Return the variable of an `In`; raise if its options or name matter."""
     if not isinstance(var, In):
         return var
     for option, advice in _REFUSED.items():
@@ -418,7 +422,7 @@ def _plain_input(var: Any, what: str) -> Any:
 
 
 def _check_tensor_input(var: Any, what: str) -> None:
-    """Raise unless an input is a tensor; say what to write in place of another."""
+    """Raise unless an input is a tensor; the message advises what to write."""
     if isinstance(var, Variable) and isinstance(var.type, DenseTensorType):
         return
     kind = type(getattr(var, "type", None)).__name__

@@ -1,14 +1,13 @@
-"""Graphs that are left as the user has written them: collectives for the user's words.
+"""Graphs that stay as the user wrote them: collectives in place of `all_gather` marks.
 
-Where the compiler places reductions, `AllRows` and `OwnRows` are what they are in the
-serial run. Under a named op, under a user's all-reduce and with ``local=True`` every
-rank computes from its own rows, and the words mean what they say: the ranks' rows one
-after the other, and its own rows of what all ranks add up.
+Where the compiler places collectives, the marks `AllRows` and `OwnRows` are the
+identity, as in the serial run. Under a named op, under a user's all-reduce and with
+``local=True`` every rank computes from its own rows. There `AllRows` becomes a gather
+of the ranks' rows, and `OwnRows`, its gradient, this rank's rows of the sum over ranks.
 
-A cotangent is what a rank's own cost says, a mean over n rows of its own, or a sum. Let
-it be known up to n**p. What a rank gives is divided by its n**p, and what it takes is
-multiplied by its own: so all cotangents on a rank, be they of its rows or of others',
-are relative to the same number of rows.
+The cotangent of a mean over a rank's n rows has a power p of n, here -1. A rank divides
+what it adds by its n**p, and multiplies its rows of the sum by its n**p. So all
+cotangents on a rank, of its rows or of others', are relative to the same n.
 """
 
 from __future__ import annotations
@@ -31,16 +30,17 @@ from .walk import infer
 
 
 def has_marks(nodes: Collection[Apply]) -> bool:
-    """Tell whether the user's words are among nodes, or in graphs within their Ops."""
+    """Return whether marks are among nodes, or in graphs within their Ops."""
     # Classes are fewer than nodes, and to ask PyTensor's abstract ones takes long.
     classes = {type(node.op) for node in with_inner(nodes)}
     return any(issubclass(cls, (AllRows, OwnRows)) for cls in classes)
 
 
 class AsWritten:
-    """Puts collectives in the place of the user's words, in graphs of one function.
+    """Puts collectives in the place of marks, in graphs of one function.
 
-    `asserted` has what is known of the new graphs that no rule can tell.
+    `rows` are the function's inputs with rows. `asserted` has values of new variables
+    that no rule can tell.
     """
 
     def __init__(self, rows: Mapping[Variable, Value], call: CallVariables) -> None:
@@ -50,10 +50,10 @@ class AsWritten:
         self.asserted: dict[Variable, Value] = {}
 
     def write(self, graph: Sequence[Variable]) -> list[Variable]:
-        """Return a graph with collectives; what has none before it stays.
+        """Return a graph with collectives in place of marks; other variables stay.
 
-        Raises `SplitError` if what is gathered is not shown to have as many rows as the
-        rank has, or is in a graph within an Op, where ranks cannot meet.
+        Raises `SplitError` if a gathered value is not shown to have a rank's number of
+        rows, or if a mark is in a graph within an Op, where ranks cannot meet.
         """
         todo = [(var.owner, False) for var in graph if var.owner]
         while todo:
@@ -96,7 +96,7 @@ class AsWritten:
         if isinstance(value, Partial) and value.op == "sum":
             power = value.power
         elif isinstance(value, Replicated) and value.power is not None:
-            power = value.power - 1  # what all have alike is a mean of itself
+            power = value.power - 1  # a replicated value is a mean of itself
         first: Any = next(iter(self._rows))
         n = first.shape[0]
         op = AllReduce("sum", f"all_gather of {name(like)}", of_gather=True)
@@ -108,10 +108,7 @@ class AsWritten:
         return found
 
     def _check_rows(self, var: Variable) -> None:
-        """Raise unless a variable has an entry along axis 0 for each row of the rank's.
-
-        What the entries are is the user's business; not so how many each rank gives.
-        """
+        """Raise unless a variable is as long along axis 0 as the rank's rows."""
         counted = [row for row, value in self._rows.items() if value == Sharded(0)]
         length: Any = size(var, 0)
         if any(length == size(row, 0) for row in counted):
@@ -132,7 +129,7 @@ class AsWritten:
 
 
 def _times(var: Any, n: Any, power: int) -> Any:
-    """Return a variable times n**power, in products of which the rules know."""
+    """Return a variable times n**power, as products, which the rules know."""
     n = pt.cast(n, var.type.dtype)
     for _ in range(abs(power)):
         var = var * n if power > 0 else var / n

@@ -1,4 +1,4 @@
-"""Nodes and graphs, made again: with other inputs, and of simpler Ops."""
+"""Copies of nodes and graphs with other inputs, or made of simpler Ops."""
 
 from __future__ import annotations
 
@@ -19,25 +19,24 @@ from pytensor.tensor.special import LogSoftmax, Softmax
 from ..user_frames import hand_on_line
 from .rules.base import PUTTING
 
-# What types these make follows from the types of what they take; most nodes are such.
-# Of other Ops PyTensor knows whether more goes in.
+# Most nodes are of these Ops, whose output types follow from the input types.
 _TYPED_BY_INPUTS = (Elemwise, DimShuffle, CAReduce)
 
 
 def with_inputs(node: Apply, inputs: Sequence[Variable]) -> Apply:
-    """Return a node of the same Op that takes other inputs.
+    """Return a node of the same Op with other inputs.
 
-    Its outputs have the names and tags of the node's. With inputs of other types they
-    are of other types, too, and inputs may be converted.
+    Its outputs have the names and tags of the old ones. If inputs have other types,
+    outputs may as well, and the Op may convert inputs.
     """
     if not hasattr(node, "clone_with_new_inputs"):
-        # In a graph within another, which PyTensor 3.3 freezes.
+        # PyTensor 3.3 freezes graphs within Ops.
         return node.op.make_node(*inputs)
     if not isinstance(node.op, _TYPED_BY_INPUTS) or any(
         new.type != old.type for new, old in zip(inputs, node.inputs, strict=True)
     ):
         return node.clone_with_new_inputs(list(inputs), strict=False)
-    # The same as that would return, in a third of the time.
+    # As `clone_with_new_inputs`, in a third of the time.
     outputs = [var.type.make_variable(var.name) for var in node.outputs]
     for new, old in zip(outputs, node.outputs, strict=True):
         vars(new.tag).update(vars(old.tag))
@@ -45,7 +44,7 @@ def with_inputs(node: Apply, inputs: Sequence[Variable]) -> Apply:
 
 
 def with_inner(nodes: Iterable[Apply]) -> Iterator[Apply]:
-    """Yield nodes, and those of graphs within their Ops."""
+    """Yield nodes, and the nodes of graphs within their Ops."""
     for node in nodes:
         yield node
         if isinstance(node.op, HasInnerGraph):
@@ -53,7 +52,7 @@ def with_inner(nodes: Iterable[Apply]) -> Iterator[Apply]:
 
 
 def step_of(node: Apply) -> tuple[list[Variable], list[Variable]]:
-    """Return the inputs and outputs of a scan's step; copies, where they are frozen."""
+    """Return the inputs and outputs of a scan's step; of a copy if it is frozen."""
     graph = node.op.fgraph  # type: ignore[attr-defined]
     if hasattr(graph, "unfreeze"):  # since PyTensor 3.3
         graph = graph.unfreeze()
@@ -63,18 +62,17 @@ def step_of(node: Apply) -> tuple[list[Variable], list[Variable]]:
 def scan_of(
     op: Any, inputs: Sequence[Variable], outputs: Sequence[Variable], info: Any
 ) -> Scan:
-    """Return a scan that is made as another one, but for its step."""
+    """Return a scan with the options of `op` and another step."""
     words = "mode", "truncate_gradient", "name", "profile", "allow_gc", "strict"
     how = {word: getattr(op, word) for word in words}
     return Scan(list(inputs), list(outputs), info, **how)
 
 
 def inlined(node: Apply, inputs: Sequence[Variable] | None = None) -> list[Variable]:
-    """Return what computes the outputs of a node whose Op has a graph of its own.
+    """Return the outputs of a node as a copy of the graph within its Op.
 
-    It says that it was made in the user's line that the node was made in. The inputs,
-    in place of the node's, may be of other lengths than its graph was made for: what is
-    computed from them has lengths of its own.
+    The copy has the node's user line. `inputs`, if given, replace the node's, and may
+    have other lengths than the graph was made for.
     """
     op: Any = node.op
     inputs = node.inputs if inputs is None else inputs
@@ -92,8 +90,8 @@ def lowered(
 ) -> list[Variable] | None:
     """Return the outputs of a node as a graph of simpler Ops; None if it has none.
 
-    The inputs, in place of the node's, may be of other types: an Op with a graph of its
-    own would have them converted, to a length that all rows have and a rank's have not.
+    `inputs`, if given, replace the node's, and may be of other types. (An Op with a
+    graph would convert them to its own types, even to the length of all rows.)
     """
     op: Any = node.op
     inputs = node.inputs if inputs is None else inputs
@@ -107,7 +105,7 @@ def lowered(
         is_log = isinstance(op, LogSoftmax)
         return [shifted - pt.log(total) if is_log else odds / total]
     if isinstance(op, PUTTING) and not op.set_instead_of_inc:
-        # As PyTensor makes one of a prior's gradient and that of rows by group.
+        # PyTensor adds the gradients of a prior and of grouped rows in such a node.
         base: Any = inputs[0]
         is_filled = base.owner is not None and isinstance(base.owner.op, Alloc)
         with_what = base.owner.inputs[0] if is_filled else base

@@ -1,12 +1,10 @@
-"""Slices of what all ranks have, which a call's arguments choose, are rows.
+"""Slices of data that a call's arguments choose, made scattered inputs.
 
 Scripts of Theano's time keep all rows in shared variables, and a function takes the
-number of a batch: ``givens={x: data[i * 600 : (i + 1) * 600]}``. Such a slice is a
-choice of rows, and what follows from it can go by rows, as what follows from scattered
-inputs does. So slices are replaced by inputs here, and for each call the master chooses
-the same rows of the same data, as if the script had passed them with ``batch=``.
-
-Any graph is placed exactly, so this changes no number: it says what is scattered.
+number of a batch: ``givens={x: data[i * 600 : (i + 1) * 600]}``. Here such slices are
+replaced by inputs. For each call, the master computes which rows are chosen, and
+scatters them as if the script had passed the data with ``batch=``. The result is the
+same, as the placer keeps the serial run's numbers whatever is scattered.
 """
 
 from __future__ import annotations
@@ -38,7 +36,7 @@ from .rules.index import entries_of_index
 
 _INDEXING = (Subtensor, *TAKING)
 
-# Ops of which the master computes which rows a call has
+# Ops that the choice of rows may use, as the master computes it for each call.
 _CHEAP = (
     *(*_INDEXING, ARange, DimShuffle, Elemwise, MakeVector, ScalarFromTensor),
     *(Shape, Shape_i, TensorFromScalar, ps.ScalarOp),
@@ -46,9 +44,9 @@ _CHEAP = (
 
 
 class Choice(NamedTuple):
-    """Which rows are chosen: from `start` to `stop`, or by `numbers`.
+    """A choice of rows: from `start` to `stop`, or the row numbers `numbers`.
 
-    None stands for the end of the rows on that side.
+    If `numbers` is None, a `start` or `stop` of None is the end of the data.
     """
 
     start: Variable | None = None
@@ -57,11 +55,11 @@ class Choice(NamedTuple):
 
     @property
     def variables(self) -> list[Any]:
-        """What of it is computed in each call."""
+        """The variables among the fields, which each call computes."""
         return [var for var in self if var is not None]
 
-    def is_as(self, other: Choice) -> bool:
-        """Tell whether two are written alike."""
+    def equals(self, other: Choice) -> bool:
+        """Return whether the other choice has equal graphs."""
         if [var is None for var in self] != [var is None for var in other]:
             return False
         return equal_computations(self.variables, other.variables)
@@ -69,20 +67,21 @@ class Choice(NamedTuple):
 
 @dataclass(eq=False)
 class CutRows:
-    """A function's slices of data, as scattered inputs."""
+    """A function's slices of data as scattered inputs."""
 
-    outputs: list[Variable]  # of the function, with inputs in the place of slices
+    outputs: list[Variable]  # of the function, with inputs in place of slices
     updates: list[tuple[SharedVariable, Variable]]
     rows: list[Variable] = field(default_factory=list)  # these inputs
-    # What each one's rows are cut out of: a shared variable, or an argument.
+    # For each of `rows`, the shared variable or argument that is sliced.
     sources: list[Variable] = field(default_factory=list)
     choices: list[Choice] = field(default_factory=list)
-    choice_of: list[int] = field(default_factory=list)  # which has chosen each one's
-    # Of inputs that hold the shapes of sources
+    choice_of: list[int] = field(default_factory=list)  # for each of `rows`, its choice
+    # By input that receives the shape of a source, that source.
     shapes: dict[Variable, Variable] = field(default_factory=dict)
-    # The arguments that do nothing but choose
+    # The arguments that only choose rows.
     choosing: list[Variable] = field(default_factory=list)
-    lengths: set[int] = field(default_factory=set)  # which the graph says of its rows
+    # The numbers of chosen rows that the graph fixes; each call checks them.
+    lengths: set[int] = field(default_factory=set)
 
 
 def cut_rows(
@@ -90,11 +89,10 @@ def cut_rows(
     updates: Sequence[tuple[SharedVariable, Variable]],
     arguments: Sequence[Variable],
 ) -> CutRows | None:
-    """Replace slices of data that a call's arguments choose.
+    """Return a function's slices of data, chosen by `arguments`, as scattered inputs.
 
-    It is of a function without scattered inputs, or with such as may choose rows alone.
-    Returns None if there are no slices of this kind, or if an argument chooses rows and
-    could be rows itself besides.
+    None if it has no such slices, or if an argument with axes chooses rows and is also
+    used otherwise, so that it could be rows itself.
     """
     graph = [*outputs, *(new for _, new in updates)]
     cut = CutRows(list(outputs), list(updates))
@@ -103,8 +101,10 @@ def cut_rows(
     if not found:
         return None
     graph = clone_replace(graph, finder.replaced(found))
-    graph = clone_replace(graph, _as_long_as_rows(graph, cut), rebuild_strict=False)
-    shapes = {}  # which are told rather than computed
+    graph = clone_replace(
+        graph, _with_any_number_of_rows(graph, cut), rebuild_strict=False
+    )
+    shapes = {}  # of sources, which become inputs
     for node in io_toposort([], graph):
         if isinstance(node.op, Shape) and node.inputs[0] in cut.sources:
             shape = node.outputs[0]
@@ -131,10 +131,9 @@ class _Finder:
         self.choosers: set[Variable] = set()
 
     def find(self, graph: Sequence[Variable]) -> list[tuple[Apply, Choice]]:
-        """Return the slices that outputs reach by no other slice, with their choices.
+        """Return the slices nearest to the outputs, with their choices.
 
-        What only chooses rows, as ``perm[a:b]`` in ``data[perm[a:b]]``, is not among
-        them.
+        Slices above others, such as ``perm[a:b]`` in ``data[perm[a:b]]``, are left out.
         """
         found: dict[Apply, Choice] = {}
 
@@ -153,7 +152,7 @@ class _Finder:
         return [(node, found[node]) for node in nodes if node in found]
 
     def _choice(self, node: Apply) -> Choice | None:
-        """Return which rows of data a node takes, if that is all it does."""
+        """Return the choice of a node that takes rows of data; None of other nodes."""
         first, *others = _index(node) or [None]
         kind = getattr(first, "type", None)
         if isinstance(first, slice):
@@ -174,9 +173,10 @@ class _Finder:
         return choice
 
     def _is_data(self, var: Variable) -> bool:
-        """Tell whether a row of it follows from the same row of a source.
+        """Return whether each row of a variable follows from the same row of sources.
 
-        Of a source all ranks have all rows, and no call changes it.
+        A source is an argument with axes, or a shared variable that the function does
+        not update: the master has all its rows when a call begins.
         """
         node = var.owner
         if node is None:
@@ -195,9 +195,9 @@ class _Finder:
         return keeps_rows and self._is_data(node.inputs[0])
 
     def _chosen_by(self, variables: Sequence[Variable]) -> set[Variable]:
-        """Return the arguments that something is computed of; none if it is not cheap.
+        """Return the arguments that a choice is computed from; none if it is not cheap.
 
-        Whatever else it is computed of the master knows as well when a call begins.
+        Its other roots are shared variables and constants.
         """
         nodes = io_toposort([], list(variables))
         if not all(isinstance(node.op, _CHEAP) for node in nodes):
@@ -211,11 +211,11 @@ class _Finder:
     def replaced(
         self, found: Sequence[tuple[Apply, Choice]]
     ) -> dict[Variable, Variable]:
-        """Return what takes the places of slices."""
+        """Return, by slice, the variable in its place; add inputs to the cut."""
         places: dict[Variable, Variable] = {}
         for node, choice in found:
-            choices = self._cut.choices  # one for all that are written alike
-            alike = (i for i, known in enumerate(choices) if choice.is_as(known))
+            choices = self._cut.choices  # equal choices are one
+            alike = (i for i, known in enumerate(choices) if choice.equals(known))
             number = next(alike, len(choices))
             if number == len(choices):
                 choices.append(choice)
@@ -225,7 +225,7 @@ class _Finder:
         return places
 
     def _rows_of(self, var: Variable, choice: int) -> Variable:
-        """Return the chosen rows of data, of inputs that hold sources' rows."""
+        """Return the chosen rows of a variable, computed from inputs of the cut."""
         node, cut = var.owner, self._cut
         if node is None:
             known = zip(cut.rows, cut.sources, cut.choice_of, strict=True)
@@ -244,13 +244,13 @@ class _Finder:
         return node.op.make_node(*inputs).outputs[0]
 
 
-def _as_long_as_rows(
+def _with_any_number_of_rows(
     graph: Sequence[Variable], cut: CutRows
 ) -> dict[Variable, Variable]:
-    """Return what takes the places of rows that are said to be of a fixed number.
+    """Return, by variable with a fixed number of rows, one with any number.
 
-    ``x.reshape((batch_size, 1, 28, 28))`` is said of the rows of a call, and each rank
-    has some of them. The number goes to `lengths`, for calls to be checked by.
+    ``x.reshape((batch_size, 1, 28, 28))`` holds for all rows of a call, but not for a
+    rank's. The number is added to ``cut.lengths``, which calls check.
     """
     rows: dict[Variable, Any] = {var: var for var in cut.rows}
     places: dict[Variable, Variable] = {}
@@ -267,7 +267,7 @@ def _as_long_as_rows(
         if isinstance(node.op, Reshape):
             shape: Any = node.inputs[1]
             others = [shape[i] for i in range(1, node.op.ndim)]
-            # What does not keep a row a row fails here, and then in the whole graph.
+            # If it does not keep rows apart, it raises in the call: a wrong size.
             rows[made] = first.reshape((first.shape[0], *others), ndim=node.op.ndim)
         else:
             others = [
@@ -285,10 +285,10 @@ def _name(var: Variable) -> str:
 
 
 def _index(node: Apply) -> list:
-    """Return by what a node indexes its first input; nothing, if it does not."""
+    """Return the entries of a node's index; an empty list if it has none."""
     return entries_of_index(node, 1) if isinstance(node.op, _INDEXING) else []
 
 
 def _has_rows(var: Variable) -> bool:
-    """Tell whether a value has a first axis, of other lengths than 1."""
+    """Return whether a variable has a first axis that is not broadcast."""
     return var.type.ndim > 0 and not var.type.broadcastable[0]  # type: ignore[attr-defined]

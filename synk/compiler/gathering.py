@@ -1,4 +1,4 @@
-"""What rows of others ranks get, and what every rank computes from all of them."""
+"""Messages on gathered rows, and on what every rank computes from all rows."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ from .rules.base import name, op_name
 from .spec import PlacedSpec
 from .stages import contributed, costs_nothing
 
-_MOST = 3  # values that are named as gathered
+_MOST = 3  # gathered values that a message names
 
 
 class Repetition(NamedTuple):
-    """What every rank repeats."""
+    """The Ops that every rank computes from all rows, so that ranks repeat them."""
 
-    nodes: list[Apply]
-    of: int
-    gathered: list[Variable]
+    nodes: list[Apply]  # the repeated ones
+    of: int  # the number of all Ops on rows
+    gathered: list[Variable]  # the gathered rows that they take
 
 
 def besides_shapes(
     inputs: Sequence[Variable], outputs: Sequence[Variable]
 ) -> tuple[list[Apply], list[Variable]]:
-    """Return the nodes of a graph without shapes and what they alone need, and shapes.
+    """Return the nodes of a graph except those needed for shapes only, and the shapes.
 
-    PyTensor computes no value for the sake of its shape.
+    PyTensor does not compute a value only to take its shape.
     """
     shapes = [
         node.outputs[0]
@@ -46,14 +46,15 @@ def besides_shapes(
 
 
 def repetition(spec: PlacedSpec) -> Repetition:
-    """Find the Ops that take or make something as long as rows are.
+    """Return which Ops on rows every rank repeats.
 
-    Views, shapes and computations with numbers are not counted.
+    An Op is on rows if an operand or result is as long as the rows. Views, shapes and
+    arithmetic of integer scalars do not count.
     """
     graph = spec.graph
     own, total = set(spec.row_inputs), 0
     repeated: list[Apply] = []
-    # What is of all rows, and of which gathers, in their order.
+    # By variable computed from all rows, the gathers that it uses, as ordered sets.
     whole: dict[Variable, dict[Variable, None]] = {}
     found: dict[Variable, None] = {}
     viewed: dict[Variable, None] = {}
@@ -85,9 +86,9 @@ def repetition(spec: PlacedSpec) -> Repetition:
 
 
 def _is_long(var: Variable, from_rows: set[Variable]) -> bool:
-    """Tell whether an axis of a variable is as long as rows are.
+    """Return whether an axis of a variable may be as long as a rank's or all rows.
 
-    A length that could not be followed to the rows may be as long.
+    A length that follows from `from_rows`, and cannot be followed to inputs, may be.
     """
     if not isinstance(var.type, DenseTensorType):
         return False
@@ -100,7 +101,7 @@ def _is_long(var: Variable, from_rows: set[Variable]) -> bool:
 
 
 def repeated(spec: PlacedSpec) -> str:
-    """Say what every rank computes from all rows, and what that takes."""
+    """Return the warning on Ops that every rank computes from all rows."""
     first, *others = spec.repeated
     var = first.outputs[0]
     more = f" and {len(others)} more Op{'s' * (len(others) > 1)}" if others else ""
@@ -122,7 +123,7 @@ def repeated(spec: PlacedSpec) -> str:
 
 
 def rows_exchanged(spec: PlacedSpec) -> str | None:
-    """Say what rows the ranks exchange where the user has not written it, if any."""
+    """Return the message on the first gather that the placer added; None if none."""
     for node in io_toposort([], spec.graph):
         need = spec.needs.get(node.outputs[0])
         if need is not None and isinstance(node.op, AllGather):
@@ -137,7 +138,7 @@ def rows_exchanged(spec: PlacedSpec) -> str | None:
 
 
 def _brought(gathered: list[Variable], spec: PlacedSpec) -> str:
-    """Say how rows come to all ranks: exchanged, or read where the inputs lie."""
+    """Return words for how rows reach all ranks: exchanged, or read as inputs."""
     given = list(map(contributed, gathered))
     read = [var for var in given if var in spec.inputs]
     exchanged = [var for var in given if var not in spec.inputs]
@@ -150,7 +151,7 @@ def _brought(gathered: list[Variable], spec: PlacedSpec) -> str:
 
 
 def _rows(gathered: list[Any]) -> str:
-    """Return what is gathered, as "x (24 bytes a row)"."""
+    """Return the names of gathered values, as "x (24 bytes a row)"."""
     found: dict[str, None] = {}
     for var in gathered:
         size_of, shape = var.type.numpy_dtype.itemsize, var.type.shape[1:]

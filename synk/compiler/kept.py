@@ -1,11 +1,11 @@
-"""What a function computes of its rows alone: it need be computed once for each data.
+"""Terms of the data alone, which a rank computes once for the same rows and keeps.
 
 In ``y * log(mu) - mu - gammaln(y + 1)`` the last term is the same in every call with
-the same rows. A cut is changed so that such terms are a part of their own, the first of
-a call, from which the others receive them.
+the same rows. `with_kept` moves such terms of a `Cut` to a part of their own. It runs
+first in a call, or not at all, and the stages receive its values.
 
-What is looked for depends on scattered inputs and constants only, on this rank's rows
-of them. Whether it is a function of each row by itself does not matter.
+These terms depend on constants and this rank's rows of scattered inputs only, not
+necessarily on each row by itself.
 """
 
 from __future__ import annotations
@@ -30,18 +30,17 @@ from .stages import Cut, Part, contributed, costs_nothing
 
 @dataclass
 class Kept(Part):
-    """The part that computes what can be kept."""
+    """The part that computes the kept terms."""
 
-    inputs: tuple[int, ...] = ()  # the numbers of those that it reads
-    # What of it has an entry for each row, which follows from that row alone.
+    inputs: tuple[int, ...] = ()  # the indices of the inputs that it reads
+    # The terms with an entry for each row that follows from that row alone.
     rows: list[Variable] = field(default_factory=list)
 
 
 def with_kept(cut: Cut, inputs: list[Variable]) -> tuple[Cut, Kept]:
-    """Return a cut whose calls compute what can be kept by itself, and that part.
+    """Return a cut whose merged parts receive kept terms, and the part of these terms.
 
-    The cut is of calls that run the merged parts. The part is empty if there is nothing
-    that would be worth it.
+    The part is empty if no term is worth it.
     """
     graph = [var for stage in cut.stages for var in _made(stage.merged)]
     finder = _Finder(graph, inputs)
@@ -54,7 +53,7 @@ def with_kept(cut: Cut, inputs: list[Variable]) -> tuple[Cut, Kept]:
     for stage, some in zip(cut.stages, found, strict=True):
         part = stage.merged
         received = [var for var in some if var not in part.receives]
-        # What was computed for later stages only, these have.
+        # Kept values need not be forwarded to later stages.
         wants = [var for var in part.wants if var not in kept or var in final]
         merged = replace(part, wants=wants, receives=[*part.receives, *received])
         stages.append(replace(stage, merged=merged))
@@ -65,7 +64,7 @@ def with_kept(cut: Cut, inputs: list[Variable]) -> tuple[Cut, Kept]:
 
 
 def row_by_row(graph: list[Variable], inputs: list[Variable]) -> list[Variable]:
-    """Return what of a graph has an entry for each row, which follows from it alone."""
+    """Return those of a graph's variables whose entry i depends on row i alone."""
     found, on_rows = set(inputs), set(inputs)
     for node in io_toposort([], graph):
         if not on_rows.isdisjoint(node.inputs) and not is_collective(node):
@@ -76,7 +75,7 @@ def row_by_row(graph: list[Variable], inputs: list[Variable]) -> list[Variable]:
 
 
 def _is_row_by_row(node: Apply, found: set[Variable], on_rows: set[Variable]) -> bool:
-    """Tell whether what a node makes is row by row, of such operands and others."""
+    """Return whether a node's outputs are row by row, if those in `found` are."""
     op, first = node.op, node.inputs[0]
     if isinstance(op, DimShuffle):
         return op.new_order[:1] == (0,) and first in found
@@ -99,11 +98,11 @@ def _made(part: Part) -> list[Variable]:
 
 
 class _Finder:
-    """Finds in a graph what follows from rows alone and is worth keeping."""
+    """Finds terms of the rows alone that are worth keeping."""
 
     def __init__(self, graph: list[Variable], inputs: list[Variable]) -> None:
         self._on_rows = set(inputs)
-        # Whether what follows from rows and constants alone takes long to compute.
+        # By variable of rows and constants alone: if it takes long to compute.
         is_dear = self._is_dear = dict.fromkeys(inputs, False)
         for node in io_toposort([], graph):
             others = [var for var in node.inputs if not isinstance(var, Constant)]
@@ -114,7 +113,7 @@ class _Finder:
                     self._on_rows.update(node.outputs)
 
     def of(self, part: Part) -> list[Variable]:
-        """Return what is to be kept of a part: its last values before others enter."""
+        """Return the variables of a part to keep: the last ones of rows alone."""
         received = set(part.receives)
 
         def before(var: Variable) -> list[Variable] | None:
@@ -125,17 +124,17 @@ class _Finder:
         return [var for var in computed if self._is_worth(var)]  # type: ignore[arg-type]
 
     def _is_worth(self, var: Variable) -> bool:
-        """Tell whether a value is to be kept, and not what it is computed from."""
+        """Return whether to keep a variable rather than variables above it."""
         if var not in self._on_rows or not self._is_dear.get(var):
             return False
         return not costs_nothing(var.owner) and not _has_exp(var)
 
 
 def _has_exp(var: Variable) -> bool:
-    """Tell whether exponentials are added up or scaled in a value.
+    """Return whether a variable is exponentials, scaled or added up.
 
-    With others that enter PyTensor makes something of them that does not overflow, as
-    of ``log(exp(x) + exp(w))``. It must see them.
+    PyTensor rewrites, say, ``log(exp(x) + exp(w))`` so that it does not overflow. For
+    that it has to see the exponentials in the graph, so they are not kept.
     """
 
     def scaled(node: Any) -> list[Apply] | None:
@@ -150,9 +149,9 @@ def _has_exp(var: Variable) -> bool:
 
 
 def _is_function(node: Apply) -> bool:
-    """Tell whether a node's values follow from its inputs, every time that it runs.
+    """Return whether a node is known to be a pure function: one of PyTensor's Ops.
 
-    That is known of PyTensor's Ops. Users' may count, draw or look elsewhere.
+    A user's Op may count its calls, draw, or read something else.
     """
     if is_collective(node) or isinstance(node.op, (Print, HasInnerGraph)):
         return False
@@ -165,10 +164,10 @@ def _is_function(node: Apply) -> bool:
 
 
 def _takes_long(node: Apply) -> bool:
-    """Tell whether a node takes longer than it does to read what it makes.
+    """Return whether to compute a node takes longer than to read its kept result.
 
-    Cheap functions of numbers are computed on the way of other code. Arithmetic with
-    matrices is not, as it is products mostly that take them.
+    Cheap elementwise functions are fused with other code. Arithmetic of matrices counts
+    as long, as mostly products take its results, so that it is not fused.
     """
     if not isinstance(node.op, Elemwise):
         filling = (Alloc, AllocEmpty, ARange, Eye, MakeVector)
@@ -179,7 +178,7 @@ def _takes_long(node: Apply) -> bool:
 
 
 _ARITHMETIC = (ps.Add, ps.Sub, ps.Mul, ps.TrueDiv, ps.Sqr, ps.Sqrt)
-# What takes about as long as reading a number
+# Functions that take about as long as reading a number.
 CHEAP: tuple[type, ...] = (
     *_ARITHMETIC,
     *(ps.Neg, ps.Abs, ps.Sign, ps.Identity, ps.Second, ps.Switch, ps.Clip, ps.Cast),

@@ -1,10 +1,10 @@
-"""Lengths of axes as symbols, so that two that a graph computes can be compared.
+"""Lengths of axes as products of symbols, so that lengths can be compared.
 
-``x.shape[1]`` is a symbol, the length of axis 1 of the input x. What a graph makes of
-it, as ``(x.T @ w).shape[0]`` or ``x.shape[1] * 2``, is followed back to such symbols,
-as the table of Ops tells, or else PyTensor. What cannot be followed is a symbol of its
-own. So lengths that are found equal are equal, on every rank and in the serial run, and
-lengths that are not may be equal too.
+``x.shape[1]`` is a symbol, the length of axis 1 of the input x. Lengths that a graph
+computes, such as ``(x.T @ w).shape[0]`` or ``x.shape[1] * 2``, are followed back to
+such symbols, by the table of Ops or by PyTensor's shape inference. A length that cannot
+be followed is a symbol of its own. So if two `Length` are equal, the lengths are, on
+every rank and in the serial run; if they differ, the lengths may still be equal.
 """
 
 from __future__ import annotations
@@ -36,19 +36,20 @@ from pytensor.tensor.subtensor import Subtensor, indices_from_subtensor
 from ..user_frames import untraced
 from . import table
 
-# A variable and an axis of it, whose length it is; or what tells one of its values.
+# A variable, and the axis whose length the symbol is; or a word for one of its values:
+# "value", "entry 0", or "true" for the number of True elements.
 Symbol = tuple[Variable, Any]
 
 
 @dataclass(frozen=True)
 class Length:
-    """A number times symbols, each with how often it is a factor."""
+    """A number times symbols; each symbol is paired with its exponent."""
 
     number: int = 1
     symbols: frozenset[tuple[Symbol, int]] = frozenset()
 
     def __truediv__(self, other: Length) -> Length | None:
-        """Return the quotient, if it is a length again."""
+        """Return the quotient if it is a `Length`; else None."""
         if other.number < 1 or self.number < 1 or self.number % other.number:
             return None
         left, right = Counter(dict(self.symbols)), Counter(dict(other.symbols))
@@ -58,7 +59,7 @@ class Length:
         return Length(self.number // other.number, symbols)
 
     def symbols_only(self) -> set[Symbol]:
-        """Return the symbols."""
+        """Return the symbols without their exponents."""
         return {symbol for symbol, _ in self.symbols}
 
 
@@ -75,7 +76,7 @@ def product(lengths: Iterable[Length]) -> Length:
 
 
 class _Found(dict[Symbol, Length]):
-    """What was found so far, and how deep a search is."""
+    """The lengths found so far, and the depth of the running search."""
 
     depth = 0
 
@@ -85,9 +86,9 @@ _found: ContextVar[_Found | None] = ContextVar("_found", default=None)
 
 @contextlib.contextmanager
 def cached_lengths(rows: Sequence[Variable] = ()) -> Iterator[None]:
-    """Follow no length twice, as long as the graphs stay as they are.
+    """Within this context, cache lengths; graphs must not change meanwhile.
 
-    Of `rows` the first axes are taken to be equally long.
+    The first axes of all `rows` are taken to be equally long.
     """
     found = _found.get()
     is_first = found is None
@@ -112,12 +113,12 @@ def size(var: Variable, axis: int) -> Length:
 
 
 def length_of(part: Any) -> Length:
-    """Return a part of an index, be it a variable or a number, as a length."""
+    """Return a part of an index, a variable or a number, as a length."""
     return value_of(part) if isinstance(part, Variable) else Length(int(part))
 
 
 def value_of(var: Variable) -> Length:
-    """Return a scalar, an integer, as a length."""
+    """Return an integer scalar as a length."""
     if isinstance(var, Constant):
         data = np.asarray(var.data)
         if data.size == 1 and data.dtype.kind in "iu":
@@ -126,7 +127,7 @@ def value_of(var: Variable) -> Length:
 
 
 def entries_of(var: Variable) -> list[Length]:
-    """Return the entries of a vector that holds a shape."""
+    """Return the entries of a vector that is a shape, as lengths."""
     found = known_entries(var)
     if found is None:
         return [_symbol((var, f"entry {i}")) for i in range(var.type.shape[0])]
@@ -134,7 +135,7 @@ def entries_of(var: Variable) -> list[Length]:
 
 
 def known_entries(var: Variable) -> list[Length] | None:
-    """Return the entries of a vector of integers, None if they are not known."""
+    """Return the entries of a vector of integers as lengths; None if unknown."""
     if isinstance(var, Constant):
         return [Length(int(number)) for number in np.atleast_1d(var.data)]
     if var.owner is None:
@@ -143,7 +144,7 @@ def known_entries(var: Variable) -> list[Length] | None:
 
 
 def selected_by(mask: Variable) -> Length:
-    """Return how many elements a vector of bools selects."""
+    """Return the number of elements that a vector of bools selects."""
     return _symbol((mask, "true"))
 
 
@@ -152,7 +153,7 @@ def _symbol(symbol: Symbol) -> Length:
 
 
 def _follow(symbol: Symbol) -> Length:
-    """Return a length, or a value, as far as it can be followed back."""
+    """Return a symbol's length or value, followed back as far as possible."""
     found = _found.get()
     if found is None:
         with cached_lengths():
@@ -162,7 +163,7 @@ def _follow(symbol: Symbol) -> Length:
     var, which = symbol
     result = None
     if var.owner is not None:
-        if found.depth == 50:  # at a few of Python's frames for each
+        if found.depth == 50:  # each level takes a few of Python's frames
             _follow_all(var, found)
         found.depth += 1
         try:
@@ -179,7 +180,7 @@ def _follow(symbol: Symbol) -> Length:
 
 
 def _follow_all(var: Variable, found: _Found) -> None:
-    """Find the lengths of all that a variable is computed from, the first one first."""
+    """Find the lengths of all variables above one, in the order of computation."""
     depth, found.depth = found.depth, 0
 
     known = [each for each, which in found if which == 0 and each.owner is not None]
@@ -194,7 +195,7 @@ def _follow_all(var: Variable, found: _Found) -> None:
 
 
 def _integers_of(node: Apply) -> list[Length] | None:
-    """Return the integers that a node makes, in a scalar or vector, as lengths."""
+    """Return the integers in a node's scalar or vector output as lengths, or None."""
     op: Any = node.op
     first: Any = node.inputs[0] if node.inputs else None
     if isinstance(op, Shape):
@@ -223,7 +224,7 @@ def _integers_of(node: Apply) -> list[Length] | None:
 
 
 def _taken_integers(node: Apply) -> list[Length] | None:
-    """Return what is taken of a vector by constants."""
+    """Return the entries that a node takes of a vector by constant indices, or None."""
     entries = known_entries(node.inputs[0])
     entry: Any
     (entry,) = indices_from_subtensor(node.inputs[1:], node.op.idx_list)  # type: ignore[attr-defined]
@@ -237,7 +238,7 @@ def _taken_integers(node: Apply) -> list[Length] | None:
 
 
 def _computed_integers(node: Apply, op: Any) -> list[Length] | None:
-    """Return products, and what is the same or no more than converted."""
+    """Return the integers of a product or a conversion as lengths; None of others."""
     (out,) = node.outputs
     dtypes = [np.dtype(given.type.dtype) for given in node.inputs]  # type: ignore[attr-defined]
     if out.type.dtype != "int64" or any(dtype.kind not in "iu" for dtype in dtypes):
@@ -256,20 +257,20 @@ def _computed_integers(node: Apply, op: Any) -> list[Length] | None:
 
 
 def of_input(place: int) -> Callable[[Apply, Variable, int], Length]:
-    """Return the rule that an axis is as long as that of an input."""
+    """Return the rule that an axis is as long as the same axis of an input."""
     return lambda node, var, axis: size(node.inputs[place], axis)
 
 
 def of_numbers(first: int) -> Callable[[Apply, Variable, int], Length]:
-    """Return the rule that lengths are told by the inputs from one on."""
+    """Return the rule that the inputs from index `first` on are the lengths."""
     return lambda node, var, axis: value_of(node.inputs[first + axis])
 
 
 def inferred(node: Apply, var: Variable, axis: int) -> Length | None:
-    """Return what PyTensor infers of a length, if that is a product of others."""
+    """Return the length that PyTensor infers, if it is a product of other lengths."""
     made = inferred_length(var, axis)
     length = None if made is None else value_of(made)
-    # What is no product would be a symbol of the expression that was just made.
+    # Otherwise it is a symbol of the expression that was just made.
     if length is None or not all(
         isinstance(which, int) for _, which in length.symbols_only()
     ):
@@ -278,32 +279,32 @@ def inferred(node: Apply, var: Variable, axis: int) -> Length | None:
 
 
 def inferred_length(var: Variable, axis: int) -> Variable | None:
-    """Return a length as PyTensor computes it of what a node takes and its shapes."""
+    """Return PyTensor's graph for a length, of the node's inputs and their shapes."""
     node = var.owner
     if node is None or isinstance(node.op, HasInnerGraph):
-        return None  # that of a graph within takes long
+        return None  # to infer shapes in a graph within an Op takes long
     shapes = inferred_shapes(node, [unknown_shape(given) for given in node.inputs])
     shape = None if shapes is None else shapes[node.outputs.index(var)]
     return None if shape is None else pt.as_tensor_variable(shape[axis])
 
 
 def unknown_shape(var: Any) -> tuple | None:
-    """Return a shape as PyTensor writes one of which it knows nothing."""
+    """Return a variable's shape as PyTensor writes one that it knows nothing about."""
     ndim = getattr(var.type, "ndim", None)
     return None if ndim is None else tuple(Shape_i(i)(var) for i in range(ndim))
 
 
 def inferred_shapes(node: Apply, shapes: Sequence[Any]) -> Sequence[Any] | None:
-    """Return the shapes of a node's outputs, None if its Op tells of none.
+    """Return the shapes of a node's outputs as variables; None if its Op infers none.
 
-    As variables; the inputs' are given, None for one that has no shape.
+    `shapes` are those of the inputs, None for an input without a shape.
     """
     infer: Any = getattr(node.op, "infer_shape", None)
     if infer is None:
         return None
     parameters = inspect.signature(infer).parameters.values()
     wanted = [one for one in parameters if one.default is one.empty]
-    # The first is the graph that the node is in; not from PyTensor 3.3 on.
+    # Before PyTensor 3.3, the first argument is the graph that has the node.
     first = (None,) if len(wanted) == 3 else ()
     with untraced():
         found: Sequence[Any] = infer(*first, node, list(shapes))

@@ -1,26 +1,25 @@
-"""Going through a graph for more rows than are real: what each variable becomes.
+"""Rewriting a graph for padded rows, so that the padding does not change the result.
 
-The inputs have N rows, of which the first n are the call's; the others are copies of
-one of these. What becomes of a variable follows from its placement (see `domain`), by
-A, the real rows, and B, the copies:
+The inputs have N rows, of which the first n, the *real* ones, are the call's; the
+others are copies of one of these. Let A be the real rows and B the copies. The `Value`
+of a variable (see `domain`) tells what becomes of it:
 
 ``Sharded``, *padded*
-    v(AB) is v(A) and v(B), one after the other: what is computed of N rows has the
-    entries of the n real ones, as they would be without the copies. What is in the
-    others is of no account.
+    v(AB) is v(A) and v(B), concatenated: the variable has the entries of the real rows
+    as they would be without the copies. The entries of copies are not used.
 ``Replicated``, *exact*
-    The value that it would have without the copies.
+    The value is the same as without the copies.
 ``Replicated`` with the power 1, and shapes: *a size*
-    It is exact, and there is a second variable, *long*, of what it would be if all N
-    rows were real: n is an argument where it divides a sum, and N, which JAX knows when
-    it compiles, where an array gets its shape from it.
+    It is exact. A second variable, *long*, is its value if all N rows were real. n is
+    an argument, and used where it divides a sum, say; N, which JAX knows when it
+    compiles, is used where it is the length of an array.
 ``Partial``
-    There is none. What combines rows takes the copies for something that changes
-    nothing, such as zero in a sum, and is exact. They are replaced and not multiplied,
-    as zero times infinity is NaN.
+    No variable is. A node that reduces over rows has copies replaced by a neutral
+    value, such as zero in a sum, and is exact. They are replaced and not multiplied by
+    zero, as zero times infinity is NaN.
 
-So the placements tell what a node makes of N rows, and it is kept as it is if this is
-a value for each row. Only of what is to be made differently the table has a rule.
+A node with a value for each row is kept as it is. The table has a rule (`padded`) only
+for nodes that have to be rewritten.
 """
 
 from __future__ import annotations
@@ -56,42 +55,42 @@ from .walk import apply_rule, infer
 
 
 class Padded(NamedTuple):
-    """Where the entries of N rows are along an axis.
+    """How the entries of N rows lie along an axis: in blocks.
 
-    They lie in blocks, with so many entries of each row in every block; those of the
-    real rows are the first of each block.
+    Each block has entries of all rows, those of the real rows first.
     """
 
     axis: int
-    blocks: int | None  # how many there are; None if only `each` is known
-    each: (
-        int | None
-    )  # how many entries a row has in one; None if only `blocks` is known
+    blocks: int | None  # the number of blocks; None if only `each` is known
+    each: int | None  # a row's entries in one block; None if only `blocks` is known
 
     def each_of(self, length: Any, rows: Any) -> Any:
-        """Return how many entries each of so many rows has in a block."""
+        """Return the number of a row's entries in a block.
+
+        `length` is that of the axis, and `rows` the number of rows, N.
+        """
         if self.each is not None:
             return self.each
         return length // rows if self.blocks == 1 else length // (rows * self.blocks)
 
 
 def is_padded(value: Value) -> bool:
-    """Tell whether something has an entry for each of N rows."""
+    """Return whether a variable of this value has entries for each of N rows."""
     return isinstance(value, (Sharded, Position))
 
 
 def as_rows(value: Value) -> Value:
-    """Return row numbers as numbers for each row, which is all that they need be."""
+    """Return `Position` as `Sharded`, and other values as they are."""
     if isinstance(value, Position):
         return Sharded(value.axis, 0, value.length)
     return value
 
 
 def without_powers(value: Value) -> Value:
-    """Forget by which power of the number of rows something is known.
+    """Return a value without its power of the number of rows.
 
-    The real number of rows is given to the graph, as a parameter is. What follows from
-    it is exact, whatever the function may be.
+    The graph receives the real number of rows, like a parameter. So any function of it
+    is exact.
     """
     if isinstance(value, Sharded):
         return value if value.power is None else replace(value, power=0)
@@ -99,42 +98,44 @@ def without_powers(value: Value) -> Value:
 
 
 def plain(value: Value) -> Value:
-    """Return that something is padded, or exact, and no more."""
+    """Return a value as `Sharded` without a power if it is padded; else as exact."""
     return as_rows(without_powers(value))
 
 
 class CannotPad(Refused):
-    """A graph in which something is in the way; the text says what."""
+    """A graph cannot be padded; the text names the Op and the reason."""
 
 
 class Made(NamedTuple):
-    """What a node becomes: new outputs, and what these are."""
+    """A rewritten node: its new outputs, and their values."""
 
     new: list[Variable]
     values: list[Value]
 
 
 class Padder:
-    """Rewrites graphs of one function, whose inputs `rows` have N of them, `real` is n.
+    """Rewrites graphs of one function for inputs `rows` with N rows; `real` is n.
 
-    A graph within another has no such inputs. `facts` knows what is around: it has gone
-    through the whole graph, or goes through one of which this one's is within an Op.
+    For a graph within an Op, `rows` is empty, and `facts` the padder of the graph
+    around it. `facts` may also be one that has gone through the whole graph already.
     """
 
     def __init__(
         self, rows: Sequence[Variable], real: Variable, facts: Padder | None = None
     ) -> None:
         self.real = real
-        self.new: dict[Variable, Any] = {var: var for var in rows}  # what they become
+        # By variable of the given graphs: the padded variable, its value and, of sizes,
+        # the long variable.
+        self.new: dict[Variable, Any] = {var: var for var in rows}
         self.values: dict[Variable, Value] = {var: Sharded(0) for var in rows}
-        self.long: dict[Variable, Variable] = {}  # of those that are sizes
+        self.long: dict[Variable, Variable] = {}
         self.inlined: dict[Apply, list[Variable]] = facts.inlined if facts else {}
         self._facts = facts
         self._rows = list(rows)
         self._masked: dict[tuple, Variable] = {}
 
     def walk(self, graph: Iterable[Variable]) -> None:
-        """Rewrite a graph, down to what is known already."""
+        """Rewrite a graph, except for variables that are rewritten already."""
         graph = list(graph)
         with cached_lengths(self._rows):
             infer(graph, dict(self.values), rule=self._rewrite)
@@ -148,7 +149,7 @@ class Padder:
 
     def _rewrite(self, node: Apply, given: list[Value]) -> list[Value]:
         self._know(node.inputs)
-        # Of what is drawn for rows the Op's own rule tells.
+        # The rule of a draw tells which draws are for rows.
         given = [REPLICATED if isinstance(v, OwnStream) else v for v in given]
         try:
             made = self._made(node, given)
@@ -172,22 +173,22 @@ class Padder:
         rule = entry_of(node.op).padded
         return (rule and ask(rule, self, node, given)) or self.kept(node, given)
 
-    # -- what nodes become
+    # -- rewriting nodes
 
     def made(self, node: Apply, inputs: Sequence[Variable]) -> list[Variable]:
-        """Return what a node's Op makes of other inputs."""
+        """Return the outputs of a node with other inputs."""
         if all(a is b for a, b in zip(node.inputs, inputs, strict=True)):
             return node.outputs
         return with_inputs(node, inputs).outputs
 
     def exact(self, node: Apply, inputs: Sequence[Variable] | None = None) -> Made:
-        """Return that a node gives what is exact, of what has become of its inputs."""
+        """Return a node with exact outputs, by default of the rewritten inputs."""
         if inputs is None:
             inputs = [self.new[var] for var in node.inputs]
         return Made(self.made(node, inputs), [REPLICATED] * len(node.outputs))
 
     def kept(self, node: Apply, given: Sequence[Value]) -> Made:
-        """Keep a node as it is, if its placement says that this is right."""
+        """Return a node as it is, with rewritten inputs; raise if that is not right."""
         found = self._placed(node, given)
         lengths = _lengths(node, entry_of(node.op))
         if not entry_of(node.op).makes_sizes:
@@ -206,9 +207,9 @@ class Padder:
         return Made(made, found)
 
     def instead(self, node: Apply, graph_of: Callable) -> Made:
-        """Return what becomes of a graph in the place of a node.
+        """Return the rewritten outputs of ``graph_of(node)``, a graph for the node.
 
-        It is made once, so that parts of the function have the same one.
+        The graph is made once, so that parts of the function have the same one.
         """
         outputs = self.inlined.get(node)
         if outputs is None:
@@ -222,11 +223,11 @@ class Padder:
         )
 
     def _placed(self, node: Apply, given: Sequence[Value]) -> list[Value]:
-        """Return what the placement of a node says, of what is padded and exact.
+        """Return the values of a node's outputs, by its rule.
 
-        First with powers of the number of rows, by which lengths are known; then, where
-        these are in the way, without them, and last without knowing numbers of rows for
-        that. What follows from sizes then is exact, and unknown as a length.
+        First with powers of the number of rows, by which lengths are known. If the rule
+        refuses these: without them except in lengths, and then without them at all. A
+        replicated result of sizes is then exact, but unknown as a length.
         """
         lengths = _lengths(node, entry_of(node.op))
 
@@ -255,32 +256,32 @@ class Padder:
             for var, value in zip(node.outputs, found, strict=True)
         ]
 
-    def folded(self, node: Apply, given: Sequence[Value], nothing: Any) -> Made | None:
-        """Return what combines rows, with a number in the place of copies of operands.
+    def folded(self, node: Apply, given: Sequence[Value], neutral: Any) -> Made | None:
+        """Return a node that reduces over rows, with `neutral` in place of copies.
 
-        None if it combines none.
+        None if it does not reduce over rows.
         """
         values = [plain(value) for value in given]
-        # The rule alone: that ranks' sums might wrap around is no concern here.
+        # Not `apply_rule`, which refuses sums over ranks that may wrap around.
         found = ask(entry_of(node.op).placement or any_function, node, values)
         found = found if isinstance(found, list) else [found]
         if not any(isinstance(value, Partial) for value in found):
             return None
-        # All alike is what has no layout; it is combined with rows that have one.
+        # An operand whose rows are all equal has the layout of the others.
         layouts = [v.layout for v in given if isinstance(v, Sharded) and v.layout]
         layout = layouts[0] if layouts else IN_ORDER
         return self.exact(
-            node, [self.masked(var, nothing, layout) for var in node.inputs]
+            node, [self.masked(var, neutral, layout) for var in node.inputs]
         )
 
     # -- sizes
 
     def long_of(self, var: Variable) -> Variable:
-        """Return what an exact variable would be if all rows were real."""
+        """Return the long variable of a size; the rewritten one of others."""
         return self.long.get(var, self.new[var])
 
     def check_no_sizes(self, variables: Iterable[Variable]) -> None:
-        """Raise where a number of rows would have to be known when JAX compiles."""
+        """Raise if an integer is a size, which JAX does not know when it compiles."""
         for var in variables:
             if var in self.long and is_integer(var):
                 raise Refused("takes a number that follows from that of the rows")
@@ -289,23 +290,23 @@ class Padder:
         return any(var in self.long for var in variables)
 
     def _of_sizes(self, node: Apply, made: list[Variable], found: list[Value]) -> Made:
-        """Return what a node makes of exact values, and what it would be for N rows."""
+        """Return a node of exact values; note its long outputs."""
         if not entry_of(node.op).makes_sizes:
             return Made(made, _exact(found))
         longs = self.made(node, [self.long_of(var) for var in node.inputs])
         new = list(made)
         for i, (var, long) in enumerate(zip(node.outputs, longs, strict=True)):
             if is_integer(var) and _is_free(found[i]):
-                new[i] = long  # x.shape[1], of the same vector as x.shape[0]
-            elif is_integer(var) or not var.type.ndim:  # no tensor divided by n
+                new[i] = long  # equal: x.shape[1], say, taken from the vector x.shape
+            elif is_integer(var) or not var.type.ndim:  # not for a tensor divided by n
                 self.long[var] = long
         return Made(new, found)
 
-    # -- the real ones among the rows
+    # -- real rows and copies
 
     @property
     def padded_rows(self) -> Any:
-        """N, from a shape."""
+        """N, as the shape of an input."""
         for var in self._rows:
             return self.new[var].shape[0]
         for var, value in self.values.items():  # in a step of a scan
@@ -314,7 +315,7 @@ class Padder:
         raise Refused("has rows whose number is known outside of a scan only")
 
     def padded(self, var: Variable) -> Padded | None:
-        """Return how a variable is padded, None if it is exact."""
+        """Return how a variable is padded; None if it is exact."""
         value = as_rows(self.values[var])
         return self._lies(value) if isinstance(value, Sharded) else None
 
@@ -325,7 +326,7 @@ class Padder:
         if not layout.blocks.symbols:
             return Padded(rows.axis, layout.blocks.number, None)
         if layout.block is not None:
-            symbols = list(layout.block.symbols)  # a number times n is just this one
+            symbols = list(layout.block.symbols)  # is it a number times n?
             if len(symbols) == 1 and symbols[0][1] == 1 and self._is_n(symbols[0][0]):
                 return Padded(rows.axis, None, layout.block.number)
         raise Refused("has rows in blocks of several entries each")
@@ -340,7 +341,7 @@ class Padder:
         return self._facts is not None and self._facts._is_n(symbol)
 
     def real_places(self, length: Any, rows: Sharded) -> Any:
-        """Return which entries along an axis so long are real ones', as a vector."""
+        """Return a mask of the real rows' entries along an axis of a given length."""
         places: Any = pt.arange(length)
         lies = self._lies(rows)
         if lies.blocks == 1:
@@ -352,10 +353,9 @@ class Padder:
         return places % rows_of_all < self.real
 
     def masked(self, var: Variable, instead: Any, layout: Layout = IN_ORDER) -> Any:
-        """Return a variable with all copies replaced by a number.
+        """Return a variable with its copies' entries replaced by the number `instead`.
 
-        The number is one that changes nothing. If all rows of the variable are alike,
-        the copies lie as in the `layout` of what it is combined with.
+        `layout` is where the copies lie if the variable's own layout is None.
         """
         rows, new = as_rows(self.values[var]), self.new[var]
         if not isinstance(rows, Sharded):
@@ -372,30 +372,30 @@ class Padder:
 
 
 def is_integer(var: Variable) -> bool:
-    """Tell whether a variable may be a length, or a vector of them."""
+    """Return whether a variable has integers or bools, and so may be lengths."""
     return str(getattr(var.type, "dtype", ""))[:3] in ("int", "uin", "boo")
 
 
 def _lengths(node: Apply, entry: OpEntry) -> Sequence[int]:
-    """Return the positions of the inputs that are lengths."""
+    """Return the indices of the inputs that are lengths."""
     first = entry.lengths_from
     return range(len(node.inputs))[first:] if first is not None else ()
 
 
 def _exact(found: Sequence[Value]) -> list[Value]:
-    """Return what is made of exact values: if nothing is known of it, it is exact."""
+    """Return values of a node with exact inputs: exact where they are unknown."""
     return [REPLICATED if isinstance(v, Unknown) else v for v in found]
 
 
 def _is_free(value: Value) -> bool:
-    """Tell whether a number does not depend on the number of rows after all."""
+    """Return whether a size does not depend on the number of rows after all."""
     if isinstance(value, Listed):
         return all(map(_is_free, value.entries))
     return is_replicated(value)
 
 
 def _check(value: Value) -> None:
-    """Raise for rows that do not lie as padded ones do."""
+    """Raise for rows in an order, or of a number, that padding cannot have."""
     if not isinstance(value, Sharded):
         return
     if value.length == "some":

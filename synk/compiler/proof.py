@@ -1,9 +1,9 @@
-"""The splitting proof: how each output follows from what the ranks compute.
+"""The ends of the splitting proof: the values of inputs, and the ops of outputs.
 
-`domain` says what there is to know about a value, `rules` what each Op does to it, and
-`walk` goes through the graph. Here are the ends: what is known of a function's inputs,
-and what follows for the outputs whose op the user has not named, for the slices of
-updates, and for gradients that :func:`synk.grad` reduces.
+`domain` has the equations, `rules` how each Op preserves them, and `walk` goes through
+the graph. Here are the values that a function's inputs begin with, and what follows:
+ops for outputs and updates that the user has not named, and messages for those that
+several ranks cannot compute.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from .domain import (
     describe,
     unlisted,
 )
-from .rules import (  # noqa: F401  which have rules put in the table
+from .rules import (  # noqa: F401  to register their rules in the table
     elementwise,
     index,
     inner,
@@ -42,20 +42,20 @@ from .rules.base import name, op_name
 
 @dataclass(frozen=True)
 class Finding:
-    """What was found out about one value that the ranks combine."""
+    """What the proof shows of one value that the ranks combine."""
 
     what: str  # which value, as in "output 0 (loss)"
-    op: OutputOp  # how it is combined
+    op: OutputOp  # the op that combines the ranks' values
     named: bool  # whether the user has named the op
     kind: str  # as in "a mean over the rows"; "unknown" if nothing could be shown
     reason: str | None  # why nothing was shown, or why no op gives the serial result
     agrees: bool  # whether the op was shown to give the serial result
     made: str | None = None  # the user's line that made the value
-    reason_made: str | None = None  # and what the reason speaks of
+    reason_made: str | None = None  # the user's line that made the cause in `reason`
 
     @property
     def label(self) -> str:
-        """Which value, and the line that made it."""
+        """`what`, with the line that made the value."""
         if self.made is None:
             return self.what
         if self.what.startswith("output"):
@@ -66,10 +66,10 @@ class Finding:
 def rows_of(
     inputs: Sequence[Variable], stand_ins: Sequence[Variable]
 ) -> dict[Variable, Value]:
-    """Return what the inputs are that are cut into rows.
+    """Return the values of the scattered inputs and the stand-ins.
 
-    Ranks are weighed by those of the inputs, or without any by those of the first
-    stand-in for a sliceable variable.
+    n is the number of rows of the inputs; without inputs, that of the first stand-in
+    for a sliceable variable. Other stand-ins have the length "?".
     """
     return {
         var: Sharded(0, 0, "n" if i < len(inputs) or i == 0 else "?")
@@ -78,7 +78,7 @@ def rows_of(
 
 
 def are_rows(value: Value) -> bool:
-    """Tell whether a value has an entry for each row, along axis 0, in their order."""
+    """Return whether a value has entries of the rows along axis 0, in their order."""
     if not isinstance(value, Sharded) or value.power or value.axis:
         return False
     return value.in_order
@@ -110,9 +110,10 @@ def prove(
     named: bool,
     made: str | None = None,
 ) -> Finding:
-    """Find the op of an output, or compare the one that was named.
+    """Return the `Finding` on one value: its op, and whether that is the serial result.
 
-    `made` is the line that made it, if it is not that of `var`.
+    `op` is kept if the user `named` it or if no op is right; else it is replaced by the
+    first one that is. `made` is the line that made the value, by default that of `var`.
     """
     with contextlib.suppress(Refused):
         value = unlisted(value)
@@ -130,7 +131,7 @@ def prove(
 
 
 def _suits(op: OutputOp, var: Variable) -> bool:
-    """Tell whether an op has a meaning for a dtype, and leaves it as it is."""
+    """Return whether an op can combine values of a variable's type and keep it."""
     if op is None or not isinstance(var.type, DenseTensorType):
         return op is None
     dtype = var.type.numpy_dtype
@@ -142,24 +143,24 @@ def _suits(op: OutputOp, var: Variable) -> bool:
 
 
 def warn_or_raise(findings: Iterable[Finding], strict: bool, advice: str) -> None:
-    """Say of what was not shown that it was not; with `strict`, as an error."""
+    """Warn of each finding that its value may differ; with `strict`, raise instead."""
     for finding in findings:
         text = (
             f"{finding.label} is combined by {finding.op!r}, and may differ from the"
             f" serial result: {_why(finding)}. {advice}"
         )
-        say(text, strict)
+        warn_user(text, strict)
 
 
-def say(text: str, strict: bool) -> None:
-    """Warn the script that called the package; with `strict`, raise the error."""
+def warn_user(text: str, strict: bool) -> None:
+    """Warn with `SplitWarning` at the script's line, or with `strict` raise."""
     if strict:
         raise SplitError(text)
     warnings.warn(text, SplitWarning, stacklevel=callers_level())
 
 
 def refusal(finding: Finding) -> str:
-    """Say of an output that several ranks cannot compute it, and what to do."""
+    """Return the message that several ranks cannot compute an output, with advice."""
     return f"{finding.label} {_IS_NOT} {_why(finding)}. {_NAME_IT}"
 
 
@@ -168,13 +169,13 @@ _NAME_IT = "If that is meant, name the op: (variable, op)."
 
 
 def why_refused(text: str) -> str:
-    """Return of a refusal why it is one: for who has not written the outputs."""
+    """Return the reason in a message of `refusal`, without output and advice."""
     why = text.partition(f" {_IS_NOT} ")[2] or text
     return why.replace(f". {_NAME_IT}", "")
 
 
 def why_not(finding: Finding) -> str:
-    """Say why no op gives the serial result."""
+    """Return the message that an update does not follow from those of slices."""
     return f"{finding.label} does not follow from those of slices: {_why(finding)}"
 
 

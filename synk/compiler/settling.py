@@ -34,8 +34,8 @@ from .proof import (
     prove,
     refusal,
     rows_of,
-    say,
     warn_or_raise,
+    warn_user,
     why_not,
 )
 from .rules.base import literal, name
@@ -101,9 +101,9 @@ def _placed(spec: PlacedSpec) -> tuple[PlacedSpec, Known]:
     for stream in spec.streams:
         stream.is_split = stream.source in own
     if spec.repeated:
-        say(repeated(spec), spec.is_strict)
+        warn_user(repeated(spec), spec.is_strict)
     if spec.is_strict and (exchanged := rows_exchanged(spec)):
-        say(exchanged, spec.is_strict)
+        warn_user(exchanged, spec.is_strict)
     return spec, known
 
 
@@ -147,7 +147,7 @@ def _combined(spec: PlacedSpec, known: Known) -> FunctionSpec:
     elif weak:
         refused = refusal(weak[0])
         if spec.is_strict:
-            say(refused, spec.is_strict)
+            warn_user(refused, spec.is_strict)
     sums: list[tuple[Variable, ReduceOp | None]] = []
     if not (spec.is_local or spec.own_statistics):
         sums = _sums(spec.graph, known)

@@ -1,7 +1,7 @@
-"""Sizes as graphs of the shapes of inputs, and what follows of them from the rows.
+"""Sizes (integers that make up shapes) as graphs of the shapes of inputs.
 
-JAX must know shapes when it compiles. Those of its arguments it knows; a size that
-another part has computed comes as the value of an argument, and that it does not know.
+JAX has to know shapes when it compiles. It knows the shapes of its arguments, but not a
+size that another part has computed, which is the value of an argument.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ from .table import ask_or_none
 
 
 def sizes_from_inputs(variables: Iterable[Variable]) -> dict[Variable, Variable]:
-    """Return, for those variables that are sizes, what they are of the inputs' shapes.
+    """Return, for those variables that are sizes, a graph of the inputs' shapes.
 
-    Without those that depend on values, or on the shape of something whose Op does not
-    say how its shape follows from those of its inputs.
+    Left out are sizes that depend on values, or on the shape of a variable whose Op
+    does not infer shapes.
     """
     behind = {var: _shapes_behind(var) for var in variables}
     found = {var: shapes for var, shapes in behind.items() if shapes is not None}
@@ -45,7 +45,7 @@ def sizes_from_inputs(variables: Iterable[Variable]) -> dict[Variable, Variable]
     known: dict[Variable, Variable | None] = {}
 
     def resolved(size: Variable, shapes: list[Variable]) -> Variable | None:
-        """Return a size with other shapes in it replaced by what they are."""
+        """Return a size with `shapes` in it replaced by graphs of inputs' shapes."""
         replaced: dict[Variable, Any] = {
             shape: of_inputs(shape)
             for shape in shapes
@@ -57,14 +57,14 @@ def sizes_from_inputs(variables: Iterable[Variable]) -> dict[Variable, Variable]
 
     def of_inputs(shape: Any) -> Variable | None:
         if shape not in known:
-            known[shape] = None  # meanwhile: what leads back to itself is unknown
+            known[shape] = None  # meanwhile: a shape that leads to itself is unknown
             op, lengths = shape.owner.op, lengths_of(shape.owner.inputs[0])
             inferred = shape
             if lengths and isinstance(op, Shape_i):
                 inferred = lengths[op.i]
             elif lengths:
                 inferred = pt.stack(lengths)
-            # A reshape's shape is what it was told, in which there may be other shapes.
+            # A reshape's shape is its operand, in which there may be other shapes.
             behind = _shapes_behind(inferred)
             known[shape] = None if behind is None else resolved(inferred, behind)
         return known[shape]
@@ -74,11 +74,11 @@ def sizes_from_inputs(variables: Iterable[Variable]) -> dict[Variable, Variable]
 
 
 def _lengths(measured: list[Variable]) -> Callable[[Variable], Sequence | None]:
-    """Return a function that tells a variable's lengths, as PyTensor infers them."""
+    """Return a function from a variable to its lengths, as PyTensor infers them."""
     feature: Any = ShapeFeature()
-    FunctionGraph([], [], features=[feature])  # which makes it ready
+    FunctionGraph([], [], features=[feature])  # initialises the feature
     lengths = vars(feature).get("shape_of")
-    if lengths is None:  # PyTensor 3.3 infers them when it is asked
+    if lengths is None:  # PyTensor 3.3 infers lengths on demand
         return feature.shape_tuple
     with untraced():
         for node in io_toposort([], measured):
@@ -90,12 +90,12 @@ def _lengths(measured: list[Variable]) -> Callable[[Variable], Sequence | None]:
 
 
 def is_of_shapes(var: Variable) -> bool:
-    """Tell whether a number follows from shapes alone, for which JAX compiles."""
+    """Return whether a number follows from shapes alone, so that JAX knows it."""
     return _shapes_behind(var) is not None
 
 
 def _shapes_behind(var: Variable) -> list[Variable] | None:
-    """Return the shapes that make up a variable, or None if any value enters it."""
+    """Return the shapes that a variable is computed from; None if values enter."""
     is_number = isinstance(var.type, (TensorType, ScalarType))
     if not is_number or var.type.dtype[:3] not in ("int", "uin"):
         return None
@@ -110,7 +110,7 @@ def _shapes_behind(var: Variable) -> list[Variable] | None:
         if isinstance(made, Constant):
             continue
         if made.owner is None or isinstance(made.owner.op, COLLECTIVES):
-            return None  # a value: that of all ranks, which is not this one's
+            return None  # a value, or the shape of all ranks' rows
         if isinstance(made.owner.op, (Shape, Shape_i)):
             shapes.append(made)
     return shapes
@@ -118,53 +118,54 @@ def _shapes_behind(var: Variable) -> list[Variable] | None:
 
 # -- whether each row fills the groups of elements that a reshape makes
 #
-# ``x.reshape((-1, 2, 2))`` needs a number of elements that is a multiple of four. All
-# rows may have it, and a rank's not. Where each row by itself fills whole groups, any
-# rows do. The graph may not say how many elements a row has; the arguments of a call
-# do. So what has to hold is noted when a function is made, and asked of each call's
-# arguments (`call.groups`). Where it does not hold the function is made once more, with
-# `careful`: all rows are reshaped together then.
+# ``x.reshape((-1, 2, 2))`` needs a number of elements that is a multiple of four, a
+# *group*. All rows together may fill groups while a rank's rows do not. If each single
+# row fills groups, any rows do. Only the arguments of a call may tell how many elements
+# a row has. So when a function is made, the two sizes are collected, and each call
+# checks them (`call.variant`). If a row does not fill groups, synk makes the function
+# again with `careful`, and all rows are reshaped together.
 
-# How many elements there are, and how many make a group: of the inputs' shapes.
+# The number of elements, and the number in a group, as graphs of the inputs' shapes.
 Filled = tuple[Variable, Variable]
 
 
 @dataclass
-class _Noted:
+class _Collecting:
     inputs: frozenset[Variable]
     careful: bool
     found: dict[Apply, Filled | None] = field(default_factory=dict)
 
 
-_noted: ContextVar[_Noted | None] = ContextVar("_noted", default=None)
+_collecting: ContextVar[_Collecting | None] = ContextVar("_collecting", default=None)
 
 
 @contextlib.contextmanager
 def collecting_filled(
     inputs: Iterable[Variable], careful: bool
 ) -> Iterator[list[Filled]]:
-    """Note what calls are to be asked of their inputs; in the list, once this is over.
+    """Collect the sizes that each call has to check; the list is filled at the end.
 
-    With `careful`, rows are taken not to fill their groups.
+    With `careful`, no rows are taken to fill groups, and nothing is collected.
     """
-    state = _Noted(frozenset(inputs), careful)
-    token = _noted.set(state)
+    state = _Collecting(frozenset(inputs), careful)
+    token = _collecting.set(state)
     asked: list[Filled] = []
     try:
         yield asked
     finally:
-        _noted.reset(token)
+        _collecting.reset(token)
         asked += [found for found in state.found.values() if found is not None]
 
 
 def are_filled(node: Apply, axis: int) -> bool:
-    """Tell whether each row fills groups, if calls whose rows do not are seen to.
+    """Return whether to place a `Reshape` as if each row filled groups.
 
-    The node is of `Reshape`, the axis that whose length is -1; the others make a group.
+    `axis` is the one whose length is -1; the product of the others is a group. If it
+    returns True, each call checks its rows.
     """
-    state = _noted.get()
+    state = _collecting.get()
     if state is None:
-        return True  # on a rank, which is told nothing else
+        return True  # on a rank: the master has checked
     if state.careful:
         return False
     if node not in state.found:
@@ -185,7 +186,7 @@ def _sizes(node: Apply, axis: int, inputs: frozenset[Variable]) -> Filled | None
         return None
     for root in graph_inputs(list(found.values())):
         if root not in inputs and not isinstance(root, (Constant, SharedVariable)):
-            return None  # the rows of all ranks, or within a scan
+            return None  # such as the number of all rows, or an input of a scan's step
     return found[elements], found[group]
 
 
@@ -193,9 +194,9 @@ def _sizes(node: Apply, axis: int, inputs: frozenset[Variable]) -> Filled | None
 
 
 def _lengths_behind(symbol: Symbol) -> set[Symbol] | None:
-    """Return the lengths of inputs that one follows from, if they are all known.
+    """Return the inputs' lengths that a length depends on; None if not all are known.
 
-    It need be no product of them, as that of what a convolution makes is none.
+    It need not be their product: that of a convolution's result is not.
     """
     found: set[Symbol] = set()
     seen, todo = {symbol}, [symbol]
@@ -218,10 +219,10 @@ def _lengths_behind(symbol: Symbol) -> set[Symbol] | None:
 
 
 class RowLengths:
-    """Tells lengths that are numbers of rows from others, and writes shapes down.
+    """The values, and graphs, of shapes that follow from the shapes of inputs.
 
-    No reduction changes a shape that follows from those of a function's inputs. Of
-    these it is known which are cut into rows, along axis 0.
+    No collective changes such a shape. `known` has the values of the inputs: which of
+    them have rows, along axis 0.
     """
 
     def __init__(self, known: Mapping[Variable, Value]) -> None:
@@ -234,7 +235,10 @@ class RowLengths:
         self._without_rows: dict[Symbol, bool] = {}
 
     def shape(self, node: Apply) -> Value | None:
-        """Return what a shape with rows is, if it follows from the shapes of inputs."""
+        """Return the `Value` of a shape node if it depends on the number of rows.
+
+        None if it does not, or does not follow from the inputs' shapes.
+        """
         if not isinstance(node.op, (Shape, Shape_i)):
             return None
         (of,) = node.inputs
@@ -245,12 +249,12 @@ class RowLengths:
         return Listed(tuple(known)) if isinstance(node.op, Shape) else known[0]
 
     def written(self, node: Apply) -> Variable | None:
-        """Return a shape as computed from those that it follows from, and no value.
+        """Return the shape of a shape node computed from inputs' shapes alone.
 
-        The variable itself may have no shape on a rank: ``x - cumsum(e)``, with rows
-        of x and all of e, is computed there of the rank's rows of both. And what a mean
-        of all rows makes as long as it is has another length there. None if values
-        decide upon it, as in ``x[x > x.mean()]``.
+        A rank cannot take the shape of the variable itself if it has another one there,
+        as has a variable whose length follows from a reduced value. It may not even be
+        computable there as written: ``x - cumsum(e)``, with a rank's rows of x and all
+        of e. None if values determine the shape, as in ``x[x > x.mean()]``.
         """
         (of,), (shape,) = node.inputs, node.outputs
         lengths = [size(of, axis) for axis in _axes(node)]
@@ -263,7 +267,7 @@ class RowLengths:
         return pt.stack(made) if isinstance(node.op, Shape) else made[0]
 
     def _length(self, var: Variable, axis: int) -> Value | None:
-        """Return what the length of an axis is, if it follows from those of inputs."""
+        """Return the `Value` of an axis's length; None if inputs' do not tell it."""
         length, rows = size(var, axis), 0
         for (root, which), many in length.symbols:
             if not isinstance(which, int):
@@ -282,7 +286,7 @@ class RowLengths:
         return Replicated(rows, exact=rows == length.number == len(length.symbols))
 
     def _is_without_rows(self, symbol: Symbol) -> bool:
-        """Tell whether a length is known to follow from others than the rows' alone."""
+        """Return whether a length is known not to depend on the number of rows."""
         if symbol not in self._without_rows:
             found = _lengths_behind(symbol)
             known = found is not None and self._row_lengths.isdisjoint(found)
@@ -296,7 +300,7 @@ def _axes(node: Apply) -> Sequence[int]:
 
 
 def _graph(length: Length) -> Variable:
-    """Return a length as a graph of the shapes that it is a product of."""
+    """Return a `Length` as a graph."""
     found: Any = pt.constant(length.number, dtype="int64")
     for (root, axis), many in length.symbols:
         for _ in range(many):

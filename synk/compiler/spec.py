@@ -23,7 +23,7 @@ from ..ops import is_collective
 from ..reduce_ops import OutputOp, ReduceOp
 from .cut_rows import CutRows
 from .domain import Value
-from .own_ops.sharding import said_in
+from .own_ops.sharding import registered_in
 from .placement.nodes import CallVariables
 from .placement.row_draws import PlacedDraw
 from .placement.streams import CommonStream
@@ -255,5 +255,5 @@ class FunctionSpec(PlacedSpec):
         )
         state = self.__dict__ | {name: [] for name in lists}
         if self.pad:
-            state["own_ops"] = said_in(self.graph)
+            state["own_ops"] = registered_in(self.graph)
         return state | {"needs": {}, "asserted": {}, "cut": None}

@@ -1,12 +1,11 @@
-"""The table of Ops: one entry for each class, with all that synk knows of it.
+"""The table of Ops: an `OpEntry` for each class, with all that synk knows of it.
 
-What is said of an Op stands in one file of `rules`, or of `nn`: functions that are
-registered under the word for what they tell, and facts (``known(MyOp, ...)``).
+Files of `rules` and `nn` fill it: they register functions by decorators (`placement`,
+`padded`, `length`) and facts by ``known(MyOp, ...)``.
 
-An Op of which a word is missing has what is right of any Op: it computes the same from
-the same, its lengths are what PyTensor infers, and no engine is chosen for it. Entries
-hold for classes that are derived from one, word by word, as long as these have none of
-their own.
+A field that is missing for an Op has a default: equal inputs give equal outputs,
+lengths are those that PyTensor infers, and no engine is chosen for the Op. A class
+inherits each field of its base classes' entries that its own entry does not set.
 """
 
 from __future__ import annotations
@@ -23,45 +22,44 @@ Rule = TypeVar("Rule", bound=Callable[..., Any])
 
 @dataclass
 class OpEntry:
-    """What is known of a class of Ops; None where nothing is."""
+    """The facts about a class of Ops; None where one is not known."""
 
-    # What the outputs are, by what the inputs are (see `domain`): takes a node and a
-    # list of values; returns such a list, or the one value that all outputs have.
+    # The rule, ``placement(node, values)``: takes the `Value` of each input (see
+    # `domain`); returns those of the outputs, or the one `Value` of all outputs.
     placement: Callable | None = None
-    # Whether the placement takes `Unknown` inputs. The others need not think of them:
-    # what they would make of these is unknown.
+    # Whether the rule is called with `Unknown` inputs. Otherwise, if an input is
+    # unknown, so are the outputs.
     takes_unknown: bool | None = None
-    # Whether it takes rows that a mask selects; no other sees them.
+    # Whether the rule is called with rows that a mask selects; else these are refused.
     takes_some_rows: bool | None = None
-    # How a node is rewritten for more rows than are real: takes a `Padder`, a node and
-    # what its inputs are; returns what it becomes (`padded.Made`), None where it may
-    # stay as it is; raises `Refused` if it cannot be padded.
+    # ``padded(padder, node, values)`` rewrites a node for padded rows: returns a
+    # `padded.Made`, or None if the node may stay; raises `Refused` if neither is right.
     padded: Callable | None = None
-    # From this input on, all are lengths or bounds; of what is padded, of all rows.
+    # Inputs from this index on are lengths or bounds; in padded graphs, of padded rows.
     lengths_from: int | None = None
-    # Whether numbers that follow from the number of rows may be computed with: of all
-    # but lengths, values do not decide upon shapes.
+    # Whether the Op may take values that follow from the number of rows: whether no
+    # shape depends on the values of its inputs, lengths aside.
     makes_sizes: bool | None = None
-    # How long an axis is: takes a node, an output and an axis; returns its `Length`, or
-    # None. Without it, it is what PyTensor infers, if that is a product of lengths.
+    # ``length(node, output, axis)`` returns the `Length` of an axis, or None. Without
+    # it, the length is the one PyTensor infers, if that is a product of lengths.
     length: Callable | None = None
-    # Whether JAX computes what other engines do, in every case. Some Ops raise errors
-    # elsewhere, and in JAX go on with some number: of these it is not chosen for.
+    # Whether JAX always gives the same result as other engines. Where other engines
+    # raise an error, JAX may go on with some number; the choice of engines avoids it.
     same_in_jax: bool | None = None
-    # Whether numba goes through it by elements, in loops that compile fast.
+    # Whether numba computes the Op element by element, in loops that compile fast.
     by_elements: bool | None = None
-    # What it takes: nothing, as a view or a shape, or to move or compare each element.
-    # `choice.work` knows Ops that compute more by their kind.
+    # "view": it costs nothing; "move": it moves or compares each element once.
+    # `choice.work` knows the costs of other Ops.
     cost: Literal["view", "move"] | None = None
 
 
 _table: dict[type[Op], dict[str, Any]] = {}
-# By class of an Op that was met: its entry, with what it has from other classes.
+# By class of an Op: its entry with inherited fields, made when first asked for.
 _inherited: dict[type[Op], OpEntry] = {}
 
 
 def entry_of(op: Op) -> OpEntry:
-    """Return what is known of an Op."""
+    """Return the entry of an Op, with the fields that it inherits."""
     found = _inherited.get(type(op))
     if found is None:
         found = _inherited[type(op)] = _with_bases(type(op))
@@ -76,7 +74,7 @@ def _with_bases(cls: type) -> OpEntry:
 
 
 def known(*classes: Any, **words: Any) -> None:
-    """Take what is known of classes of Ops, and of those derived from them."""
+    """Set fields of `OpEntry` for classes of Ops."""
     for cls in classes:
         _table[cls] = _table.get(cls, {}) | words
     _inherited.clear()
@@ -88,16 +86,16 @@ def known_classes() -> frozenset[type[Op]]:
 
 
 def placement(*classes: Any, **words: Any) -> Callable[[Rule], Rule]:
-    """Make a function the placement of classes of Ops, with what else is known of them.
+    """Return a decorator that registers a function as the rule of classes of Ops.
 
-    The words are those of `OpEntry`.
+    `words` sets further fields of `OpEntry`.
     """
     words = {"takes_unknown": False, "takes_some_rows": False} | words
     return _as("placement", *classes, **words)
 
 
 def _as(word: str, *classes: Any, **words: Any) -> Callable[[Rule], Rule]:
-    """Make a function what an entry has under a word; a decorator."""
+    """Return a decorator that registers a function as the field `word` of entries."""
 
     def register(function: Rule) -> Rule:
         known(*classes, **{word: function}, **words)
@@ -106,7 +104,7 @@ def _as(word: str, *classes: Any, **words: Any) -> Callable[[Rule], Rule]:
     return register
 
 
-# Of Ops that compute nothing, or what rewrites take away, mostly
+# Fields of Ops that compute nothing, or that PyTensor's rewrites mostly remove.
 VIEW: dict[str, Any] = {"makes_sizes": True, "same_in_jax": True}
 VIEW |= {"by_elements": True, "cost": "view"}
 
@@ -117,18 +115,18 @@ padded, length = partial(_as, "padded"), partial(_as, "length")
 
 
 class Refused(Exception):
-    """A rule cannot show anything; the text goes on where "the Op ..." began."""
+    """A rule cannot show anything; the text continues "the Op ..."."""
 
 
 class UsersMistake(Exception):
-    """What a user has said of an Op is wrong, and no rule."""
+    """A user has registered an Op wrongly; unlike `Refused`, it reaches the user."""
 
 
 def ask(rule: Callable, *args: Any) -> Any:
-    """Return what a rule says; raises `Refused` if it cannot say anything.
+    """Call a rule and return its result; any failure becomes `Refused`.
 
-    One that fails in another way was not written for such a node, as another version of
-    PyTensor may have it: the function can be made all the same, with less known of it.
+    A rule may fail because another version of PyTensor makes other nodes. The function
+    can be made all the same, with less known about it. Only `UsersMistake` passes.
     """
     try:
         return rule(*args)
@@ -139,7 +137,7 @@ def ask(rule: Callable, *args: Any) -> Any:
 
 
 def ask_or_none(rule: Callable, *args: Any) -> Any:
-    """Return what a rule says; None if it cannot say anything."""
+    """Call a rule and return its result; None if it is refused."""
     try:
         return ask(rule, *args)
     except Refused:

@@ -1,7 +1,6 @@
-"""Going through a graph with the rules: from what the inputs are to the rest.
+"""Applying the rules to a graph: from the values of the inputs to all others.
 
-`apply_rule` tells what a node's outputs are. `padded.Padder` goes the same way, and
-rewrites every node as well.
+`apply_rule` does it for one node. `padded.Padder` also rewrites each node on the way.
 """
 
 from __future__ import annotations
@@ -51,11 +50,10 @@ def infer(
     asserted: Mapping[Variable, Value] = MappingProxyType({}),
     rule: NodeRule | None = None,
 ) -> dict[Variable, Value]:
-    """Return what every variable of a graph is, in the order of computation.
+    """Return the `Value` of every variable of a graph, in the order of computation.
 
-    Of variables that are not `known`, those that nothing computes are the same on every
-    rank. What is `asserted` is taken for true, whatever the rules say, and `rule` asked
-    in place of `apply_rule`.
+    `known` has the values of inputs; other roots are the same on every rank. `asserted`
+    overrides what the rules say. `rule` is called instead of `apply_rule`.
     """
     values = dict(known)
     nodes = io_toposort([var for var in known if var.owner], list(graph))
@@ -73,9 +71,9 @@ def infer_nodes(
     asserted: Mapping[Variable, Value] = MappingProxyType({}),
     rule: NodeRule | None = None,
 ) -> None:
-    """Add what the variables of nodes, in their order, are to what is known.
+    """Add the values of the nodes' variables to `values`; see `infer`.
 
-    See `infer`. Of nodes whose outputs are known no rule is asked.
+    `nodes` are in the order of computation; those with known outputs are skipped.
     """
     rule = rule or apply_rule
     for node in nodes:
@@ -91,7 +89,7 @@ def infer_nodes(
 
 
 def apply_rule(node: Apply, values: list[Value]) -> list[Value]:
-    """Return what the outputs of a node are, by what its inputs are."""
+    """Return the values of a node's outputs, given those of its inputs."""
     pairs = zip(node.outputs, _apply(node, values), strict=True)
     return [_check(var, value, node, values) for var, value in pairs]
 
@@ -110,7 +108,7 @@ def _apply(node: Apply, values: list[Value]) -> list[Value]:
         args = function, node, values
         found = ask(by_streams, *args) if draws else ask(*args)
     except Refused as refused:
-        # The same computes the same, whatever the Op is.
+        # Equal inputs give equal outputs, whatever the Op is.
         is_alike = not draws and not isinstance(node.op, RandomVariable)
         if is_alike and all(map(is_replicated, values)):
             return [Replicated()] * len(node.outputs)
@@ -126,12 +124,12 @@ def _apply(node: Apply, values: list[Value]) -> list[Value]:
 
 
 def _mixes_rows(entry: OpEntry, values: list[Value], found: list[Value]) -> bool:
-    """Tell whether a rule has left out of sight that an input is of a rank's own rows.
+    """Return whether a rule has overlooked that an input is of a rank's own rows.
 
-    What is the same on every rank follows from what is. A rule that says so of more
-    must have looked at values, as those of arithmetic do, or at shapes alone: their
-    Ops are those that may take what is unknown. Any other has mixed an array of all
-    rows with a rank's own number of them, whatever Op it is of.
+    Results that are replicated have to follow from replicated inputs. Rules that may
+    say otherwise look at values, as arithmetic does, or at shapes alone; all of these
+    take unknown inputs. Any other rule has mixed an array of all rows with a rank's own
+    number of rows.
     """
     if entry.takes_unknown or not all(map(is_replicated, found)):
         return False
@@ -144,7 +142,10 @@ def _mixes_rows(entry: OpEntry, values: list[Value], found: list[Value]) -> bool
 
 
 def _check(var: Variable, value: Value, node: Apply, values: list[Value]) -> Value:
-    """Give up where a type fixes the number of rows, or cannot hold a sum of them."""
+    """Return a value, or `Unknown` if the variable's type cannot hold it.
+
+    As where the type fixes the number of rows, or where a sum may wrap around.
+    """
     if value is REPLICATED or isinstance(value, Unknown):
         return value
     why = None

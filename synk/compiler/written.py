@@ -1,9 +1,9 @@
-"""Updates that write to some elements of a variable, and leave all others as they are.
+"""Updates that write only some elements of a variable.
 
 ``(table, inc_subtensor(table[rows], steps))`` changes the rows of one batch in a table
-of millions. To make a new table of it would take many times as long as all the rest of
-a call. So what is to be written is computed, and written at the end of the call, into
-the variable's own array; what was there before is kept.
+of millions. To make a new table would take many times as long as the rest of a call. So
+a call computes what to write, and writes it at the end into the variable's own array.
+The old elements are kept, to undo the call.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from .rules.index import entries_of_index
 
 @dataclass(frozen=True)
 class Written:
-    """What is written where."""
+    """An update of some elements: which, and by what."""
 
-    node: Apply  # of the Op, on the variable itself
-    takes: tuple[Variable, ...]  # what is written and, of the index, what is computed
+    node: Apply  # the set or increment, whose first input is the variable
+    takes: tuple[Variable, ...]  # the written values, and the index's variables
 
     def new_value(self, shared: SharedVariable, taken: Sequence[Variable]) -> Variable:
-        """Return the new value of a variable, where `taken` stands for `takes`."""
+        """Return the graph of the new value, with `taken` in place of `takes`."""
         known = dict(zip(self.takes, taken, strict=True))
 
         def stand_in(var: Variable) -> Variable:
@@ -44,7 +44,7 @@ class Written:
         return self.node.op.make_node(shared, *inputs).outputs[0]
 
     def index(self, values: Sequence[Any]) -> tuple[Any, ...]:
-        """Return the index for numpy, by the values of `takes`."""
+        """Return the index for numpy, given the `values` of `takes`."""
         known = dict(zip(self.takes, values, strict=True))
 
         def value(part: Any) -> Any:
@@ -61,7 +61,7 @@ class Written:
 
 
 def written(shared: SharedVariable, new: Variable) -> Written | None:
-    """Return what an update writes, if it leaves the other elements as they are."""
+    """Return an update as `Written`; None if it makes a whole new value."""
     node = new.owner
     ops = (pts.IncSubtensor, *PUTTING)
     if node is None or not isinstance(node.op, ops) or node.inputs[0] is not shared:
@@ -70,12 +70,12 @@ def written(shared: SharedVariable, new: Variable) -> Written | None:
         _tensor_of(var) for var in node.inputs[1:] if not isinstance(var, Constant)
     ]
     if not all(isinstance(var.type, DenseTensorType) for var in takes):
-        return None  # slices with bounds that are computed, before PyTensor 3.1
+        return None  # before PyTensor 3.1, a slice with computed bounds
     return Written(node, tuple(dict.fromkeys(takes)))
 
 
 def _tensor_of(var: Variable) -> Variable:
-    """Return the tensor that a scalar of an index is made of."""
+    """Return the tensor behind a scalar of an index; `var` if it is a tensor."""
     if var.owner is not None and isinstance(var.owner.op, ptb.ScalarFromTensor):
         return var.owner.inputs[0]
     return var

@@ -20,7 +20,7 @@ import pytensor.tensor as pt
 from pytensor.graph.basic import Variable
 
 from ..compiler.domain import Refused
-from ..compiler.own_ops.register import take_all
+from ..compiler.own_ops.register import register_all
 from ..compiler.padded import CannotPad, Padded, Padder
 from ..compiler.spec import FunctionSpec
 from ..compiler.stages import Part
@@ -91,7 +91,7 @@ class Padding:
         self._real = pt.lscalar("real_rows")
         self.reason: str | None = None  # why the function cannot be padded, or None
         self._sizes: list[int] = []
-        take_all(spec.own_ops)
+        register_all(spec.own_ops)
         if not spec.row_inputs:
             self.reason = "it has no rows"
             return

@@ -1,5 +1,5 @@
-"""Users' own Ops: what they say of these, what follows for rows, and a check of it.
+"""Users' own Ops: their registered shardings, and a check of these.
 
-`sharding` has what can be said, and what was said of which Op; `register` what the
-table of Ops has of them: how they are placed, padded, and how long they are.
+`sharding` has the shardings and the registry, `register` the rule, padded form and
+lengths that follow from a sharding, `check` compares a sharding with the Op.
 """

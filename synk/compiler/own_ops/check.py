@@ -1,4 +1,4 @@
-"""Comparing what was registered of an Op with what it computes."""
+"""Comparing the sharding that was registered for an Op with what the Op computes."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from .register import own_op
 from .sharding import Sharding, is_registered, shardings_of
 
 _ROWS = 5
-"""So many are wanted, for cuts that differ."""
+"""The least number of rows of operands, so that cuts differ."""
 
 _SINGLE_ROWS = 16
-"""So many rows are also computed one by one."""
+"""The number of rows that are also computed one by one."""
 
 Compiled = Callable[..., list[np.ndarray]]
 
@@ -39,37 +39,38 @@ def check_sharding(
     seed: int = 0,
     mode: Any = "FAST_COMPILE",
 ) -> None:
-    """Check that an Op is what it was registered as; for tests.
+    """Check that an Op computes what its registered shardings say; for tests.
 
-    The Op is computed from all rows and from parts of them: some cut at random, and
-    single rows. What the parts give, combined as the sharding says, must be what all
-    rows give; so must sums and multiples of operands that it is said to be linear in.
-    Every sharding of the Op is checked.
+    The check computes the Op from all rows and from parts of them: from parts cut at
+    random, and from single rows. The parts' results, combined as the sharding says,
+    must equal the result for all rows. For operands registered as linear, sums and
+    multiples of operands must give sums and multiples of results. Every sharding of the
+    Op is checked.
 
     Parameters
     ----------
     op : Op
-        As it is applied to the operands.
+        The Op, as it is applied to the operands.
     *operands : array_like
-        A value of each, of five rows or more, and of no symmetry that would hide a
-        mistake: random numbers do. Operands without rows should have another length
-        than those with.
+        A value for each operand, with at least five rows, and without symmetries that
+        could hide a mistake: random numbers are good. Operands without rows should have
+        another length than those with rows.
     gradients : bool, optional
-        Whether gradients are checked likewise, of results along an axis and of sums, if
-        the Op has a pullback; and whether the Ops that it is made of are known.
+        Whether to check gradients as well, of sharded results and of sums, if the Op
+        has a pullback, and whether synk knows the Ops of the gradient.
     cuts : int, optional
-        How many random cuts are tried.
+        The number of random cuts.
     seed : int, optional
-        Of the cuts.
+        The seed of the cuts.
     mode : optional
-        In which PyTensor computes.
+        PyTensor's mode of the check.
 
     Raises
     ------
     AssertionError
-        If what is registered is wrong; says of which result, and by how much.
+        If a sharding is wrong; the text names the result, and by how much it differs.
     TypeError, ValueError
-        If the Op is not registered, or the operands are of no use for a check.
+        If the Op is not registered, or the operands cannot be used for a check.
 
     Notes
     -----
@@ -118,13 +119,13 @@ def _compiled(inputs: list, outputs: list, mode: Any) -> Compiled:
 
 @dataclass
 class _Check:
-    """Compares one sharding with what the Op computes of some operands."""
+    """Compares one sharding with what the Op computes."""
 
-    what: str
+    what: str  # the Op and its sharding, for messages
     way: Sharding
-    values: list[np.ndarray]
+    values: list[np.ndarray]  # of the operands
     rng: np.random.Generator
-    cuts: int
+    cuts: int  # the number of random cuts
 
     def __post_init__(self) -> None:
         axes = enumerate(self.way.inputs)
@@ -146,7 +147,7 @@ class _Check:
     def parts(
         self, compute: Compiled, outputs: Sequence[Any], what: str
     ) -> list[np.ndarray]:
-        """Check parts against all rows; return what all rows give."""
+        """Compare the results of parts and of all rows; return the latter."""
         whole = compute(*self.values)
         if self.rows:
             for _ in range(self.cuts):  # parts at random, two or more, which have rows
@@ -173,13 +174,13 @@ class _Check:
         whole: list[np.ndarray],
         what: str,
     ) -> None:
-        """Compare what the parts between bounds give together with what all give."""
+        """Compare the combined results of the parts between `bounds` with `whole`."""
         made = [compute(*self._cut(*pair)) for pair in itertools.pairwise(bounds)]
         counts = np.diff(bounds).tolist()
         for i, output in enumerate(outputs):
             where = f"{what} {i}, of parts of {_listed(counts)} rows,"
             values = [np.asarray(results[i]) for results in made]
-            if output is None:  # all are to be the same
+            if output is None:  # all parts must give the same
                 combined = values
             elif isinstance(output, int):
                 self._check_lengths([whole[i]], output, [bounds[-1]], where)
@@ -211,7 +212,7 @@ class _Check:
             self._fail(f"{where} has shape {shapes}")
 
     def linear(self, compute: Compiled, i: int, whole: list[np.ndarray]) -> None:
-        """Check that results are linear in an operand."""
+        """Check that results are linear in operand `i`; `whole` are for all rows."""
         value = self.values[i]
         if value.dtype.kind not in "fc":
             raise TypeError(f"check_sharding: linear in operand {i}, of {value.dtype}")
@@ -247,10 +248,11 @@ class _Check:
 def _check_gradients(
     node: Apply, variables: list[Variable], check: _Check, mode: Any
 ) -> None:
-    """Check the gradient of a sum over the rows, by all operands that are floats.
+    """Check the gradients of results and sums over rows, by all operands of floats.
 
-    It is another one for each row; but sums have one gradient, as only what is linear
-    in a sum is a sum.
+    The cost takes each sharded result by a nonlinear function, so that its gradient
+    differs between rows. It takes sums as they are: the rules know only linear
+    functions of sums.
     """
     way = check.way
     costs: list[Any] = []
@@ -288,7 +290,7 @@ def _is_float(var: Variable) -> bool:
 
 
 def _check_known(node: Apply, from_rows: set[Variable], graph: list[Variable]) -> None:
-    """Raise if rows meet an Op of the gradient that nothing is known of."""
+    """Raise if the gradient applies an Op to rows that synk knows nothing about."""
     for made in io_toposort([], graph):
         if from_rows.isdisjoint(made.inputs):
             continue

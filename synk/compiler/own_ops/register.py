@@ -1,4 +1,4 @@
-"""Registering a user's Op: its entry in the table follows from its shardings."""
+"""Registering a user's Op: its entry in the table, derived from its shardings."""
 
 from __future__ import annotations
 
@@ -34,31 +34,39 @@ from ..padded import Made, Padder, is_padded, plain
 from ..rules.base import any_function, name, takes_streams
 from ..rules.reductions import fold
 from ..table import entry_of, known, known_classes
-from .sharding import Sharding, check_said, classes, said_of, say, shardings_of
+from .sharding import (
+    Sharding,
+    check_registrable,
+    classes,
+    enter,
+    registered,
+    shardings_of,
+)
 
 _NOTHING: Any = object()
 
 
 @entry
 def register_sharding(op: Any, sharding: Any = _NOTHING) -> Any:
-    """Tell synk how an Op of yours can be computed part by part.
+    """Tell synk how to compute an Op of yours on parts of the rows.
 
-    What is not registered is computed from all rows on every rank, with a
-    :class:`synk.SplitWarning`. See :doc:`own_ops`. What is said is believed;
+    An Op that is not registered is computed from all rows on every rank, with a
+    :class:`synk.SplitWarning`. See :doc:`own_ops`. synk does not check the sharding;
     :func:`synk.check_sharding` compares it with what the Op computes.
 
     Parameters
     ----------
     op : class of Ops, or Op
-        A class, for the classes derived from it too; or one Op, for those equal to it:
-        such as ``pytensor.wrap_py`` makes of a function.
+        A class, which includes classes derived from it; or one Op, which includes equal
+        Ops, such as ``pytensor.wrap_py`` makes of a function.
     sharding : str, Sharding, list of these, None or callable; optional
-        "rowwise", "sum", "prod", "min" or "max" if all operands with axes have rows
-        along axis 0, and all results are computed row by row, or by this op over the
-        rows; a :class:`synk.Sharding` says more. A list has several ways, the first
-        that suits is taken. None says that the Op takes all rows at once. A function
-        takes the ``Apply`` node and returns one of these, for Ops whose properties or
-        operands decide. Left out, this is a decorator for such a function.
+        A word, "rowwise", "sum", "prod", "min" or "max", if all operands with axes have
+        rows along axis 0, and all results are computed row by row, or reduced over the
+        rows by this op; else a :class:`synk.Sharding`. Of a list, synk takes the first
+        that fits the operands' rows. None: the Op needs all rows at once. A function
+        takes the ``Apply`` node and returns one of these, for Ops whose sharding
+        depends on properties or operands. Without `sharding`, this is a decorator for
+        such a function.
 
     Returns
     -------
@@ -68,9 +76,9 @@ def register_sharding(op: Any, sharding: Any = _NOTHING) -> Any:
     Raises
     ------
     TypeError, ValueError
-        If this is no Op, or nothing that can be said of one; if synk knows the Op, or
-        it is registered as something else already. When a function is made, if what is
-        said does not fit the operands that the Op has there.
+        If `op` is no Op, or `sharding` is none of these; if synk has a rule for the Op,
+        or it is registered otherwise already. When a function is made: if the sharding
+        does not fit the Op's operands there.
 
     Examples
     --------
@@ -114,18 +122,21 @@ def _registered(op: Any, said: Any) -> Callable:
                 f"register_sharding: {op} is of {cls.__name__}, which has a rule, that"
                 f" of {other.__name__}: register the class"
             )
-    check_said(said)
-    if op in said_of and not _are_same(said_of[op], said):
+    check_registrable(said)
+    if op in registered and not _are_same(registered[op], said):
         raise ValueError(
-            f"register_sharding: {op} is registered already, as {said_of[op]!r}; to"
+            f"register_sharding: {op} is registered already, as {registered[op]!r}; to"
             " correct that, define the Op anew"
         )
-    take_all([(op, said)])
+    register_all([(op, said)])
     return said
 
 
 def _are_same(first: Any, second: Any) -> bool:
-    """Tell whether the same is said again, be it by a cell of a notebook run twice."""
+    """Return whether two shardings are equal, or two functions of equal code.
+
+    So a cell of a notebook may run twice.
+    """
     if first == second:
         return True
     functions = [one for one in (first, second) if isinstance(one, FunctionType)]
@@ -136,19 +147,19 @@ def _are_same(first: Any, second: Any) -> bool:
     )
 
 
-def take_all(pairs: Iterable[tuple[Any, Any]]) -> None:
-    """Have the rules of this process apply to Ops, or classes of Ops.
+def register_all(pairs: Iterable[tuple[Any, Any]]) -> None:
+    """Register pairs of an Op, or class of Ops, and its sharding, in this process.
 
-    A rank takes so what the master has registered, be it after it was forked.
+    A rank does so with what the master has registered, also after the fork.
     """
     for op, said in pairs:
-        say(op, said)
+        enter(op, said)
         cls = op if isinstance(op, type) else type(op)
         known(cls, placement=own_op, padded=own_padded, length=own_length)
 
 
 def own_op(node: Apply, values: list[Value]) -> list[Value]:
-    """Return what the results are, by the first sharding that the operands suit."""
+    """Return the values of the results, by the first sharding that fits."""
     ways = shardings_of(node)
     if ways is None or takes_streams(node):
         return any_function(node, values)
@@ -161,7 +172,7 @@ def own_op(node: Apply, values: list[Value]) -> list[Value]:
 
 
 def _first(ways: Sequence[Sharding], of_way: Callable[[Sharding], Any]) -> Any:
-    """Return what follows from the first sharding that does not refuse it."""
+    """Return the result of `of_way` for the first sharding that it accepts."""
     why = "takes all rows at once, as it is registered"
     for way in ways:
         try:
@@ -172,7 +183,7 @@ def _first(ways: Sequence[Sharding], of_way: Callable[[Sharding], Any]) -> Any:
 
 
 def advice(node: Apply) -> str:
-    """Say of a node that takes all rows at once what can be done; "" if nothing."""
+    """Return advice on a node that takes all rows at once; "" if there is none."""
     ways = shardings_of(node)
     if ways:
         shown = " or ".join(map(str, ways))
@@ -183,7 +194,7 @@ def advice(node: Apply) -> str:
 
 
 def _linear(way: Sharding, values: Sequence[Value]) -> Value:
-    """Return what it is without rows: the same everywhere, or linear in what is not."""
+    """Return the value of results without rows: linear in partial operands, if any."""
     _check_others(way, values)
     factors = [values[i] for i in way.linear]
     for value in factors:
@@ -195,7 +206,7 @@ def _linear(way: Sharding, values: Sequence[Value]) -> Value:
 def _of_rows(
     way: Sharding, operands: Sequence[Variable], values: Sequence[Value]
 ) -> list[Value]:
-    """Return what it is with rows, where the sharding has them and nowhere else."""
+    """Return the values of results of rows; raise unless rows are as registered."""
     moved: list[Value] = []
     for var, axis, value in zip(operands, way.inputs, values, strict=True):
         if isinstance(value, Sharded):
@@ -219,12 +230,12 @@ def _of_rows(
 
 
 def _check_others(way: Sharding, values: Sequence[Value]) -> None:
-    """Raise unless any function can take what the results are not linear in."""
+    """Raise unless the operands that are not linear may enter any function."""
     independent([value for i, value in enumerate(values) if i not in way.linear])
 
 
 def _result(output: int | ReduceOp | None, rows: Sharded, power: Power) -> Value:
-    """Return what a result is, of a power of the number of rows."""
+    """Return the value of one result; `power` is that of the number of rows."""
     if isinstance(output, int):
         return replace(rows, axis=output, power=power)
     if output is None:
@@ -236,11 +247,11 @@ def _result(output: int | ReduceOp | None, rows: Sharded, power: Power) -> Value
     return fold(output, replace(rows, power=power))
 
 
-# -- for more rows than are real
+# -- padded rows
 
 
 def own_padded(padder: Padder, node: Apply, values: list[Value]) -> Made | None:
-    """Keep copies where there is a result for each row, and out of what combines."""
+    """Pad a node: copies stay in sharded results, and are neutral in reduced ones."""
     ways = shardings_of(node)
     if ways is None or not any(map(is_padded, values)):
         return None
@@ -264,11 +275,11 @@ def _by(way: Sharding, padder: Padder, node: Apply, values: list[Value]) -> Made
 def _without_copies(
     way: Sharding, padder: Padder, node: Apply, values: list[Value]
 ) -> list[Variable]:
-    """Return operands whose copies change nothing in what combines the rows.
+    """Return operands whose copies do not change reduced results.
 
-    All are made copies of the last real row, which may be anything that a real one may
-    be, so that nothing overflows. They change no maximum and no minimum. A sum must be
-    linear in an operand, which is zero then; of others it is not known what to add.
+    Copies become equal to the last real row, so that they cannot overflow if it does
+    not, and change no maximum or minimum. A sum must be linear in an operand with rows,
+    which is set to zero. For other ops no neutral value is known.
     """
     for value in values:
         if isinstance(value, Sharded) and not (value.length == "n" and value.in_order):
@@ -295,7 +306,7 @@ def _without_copies(
 
 
 def own_length(node: Apply, var: Variable, axis: int) -> Length | None:
-    """Return the length of an axis; None if nothing tells it."""
+    """Return the length of an axis, by a sharding or by PyTensor; None if unknown."""
     place = node.outputs.index(var)
     for way in shardings_of(node) or ():
         if way.outputs[place] == axis:  # an entry for each row

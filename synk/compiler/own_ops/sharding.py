@@ -1,7 +1,4 @@
-"""What can be said of an Op: where its operands have rows, and what the results are.
-
-And what was said of which, in this process.
-"""
+"""Shardings of users' Ops, and the registry of this process."""
 
 from __future__ import annotations
 
@@ -21,31 +18,32 @@ from ..table import UsersMistake
 
 @dataclass(frozen=True)
 class Sharding:
-    """A way to compute an Op part by part: where the rows are, and how parts combine.
+    """A way to compute an Op on parts of the rows, and to combine the parts' results.
 
-    Let the operands' rows be cut into parts. The Op is computed from each part, and
-    what it gives for all rows follows from these results as the sharding says. With
-    parts of one row each this means that a result along an axis has an entry for each
-    row, which depends on no other row.
+    Let the operands' rows be cut into parts. The Op is computed from each part, and its
+    result for all rows follows from the parts' results as the sharding says. As a part
+    may be a single row, a result along an axis has an entry for each row that depends
+    on no other row.
 
     Parameters
     ----------
     inputs : sequence of (int or None)
-        For each operand the axis along which its rows are; None if it has no rows, and
-        every part is computed from the whole operand.
+        For each operand, the axis along which its rows are; None if it has no rows, and
+        each part is computed from the whole operand.
     outputs : sequence of (int, {"sum", "avg", "prod", "min", "max"} or None)
-        For each result the axis along which the parts are concatenated, an entry for
-        each row; or the op that combines them, "avg" for a mean over the rows; or None
-        for what does not depend on the rows.
+        For each result, the axis along which the parts' results are concatenated, with
+        an entry for each row; or the op that combines them, "avg" for a mean over the
+        rows; or None if the result does not depend on the rows.
     linear : sequence of int, optional
-        Operands that all results are linear in, the others being given: twice the
-        operand gives twice the results, and a sum of two the sum of the results. Then
-        gradients and sums over rows go through the Op as they are.
+        The indices of operands in which all results are linear, with the others held
+        fixed: twice the operand gives twice the results, and a sum of two operands the
+        sum of their results. Then gradients and sums over rows may pass through the Op.
 
     Raises
     ------
     TypeError, ValueError
-        If what is given says nothing, or contradicts itself.
+        If an argument is of a wrong type, no operand has rows or is linear, or a result
+        depends on rows that no operand has.
 
     Examples
     --------
@@ -106,18 +104,18 @@ WORDS = ("rowwise", "sum", "prod", "min", "max")
 """Shardings of Ops whose operands all have rows along axis 0; scalars have none."""
 
 Said: TypeAlias = str | Sharding | Sequence["str | Sharding"] | None
-"""What is said of an Op: a word, a sharding, or several; None if there is no way."""
+"""What users register: a word, a sharding, several; None if the Op needs all rows."""
 
 Rule: TypeAlias = Callable[[Apply], Said]
-"""Says it of an application of the Op."""
+"""A user's function that returns the sharding of a node."""
 
 
 class WrongSharding(UsersMistake, TypeError):
-    """What was said of an Op is not possible for an application of it."""
+    """The registered sharding of an Op does not fit a node of it."""
 
 
-def check_said(said: Any) -> None:
-    """Raise unless this is something that can be said of an Op."""
+def check_registrable(said: Any) -> None:
+    """Raise unless `said` can be registered as a sharding."""
     if callable(said) or said is None or isinstance(said, Sharding):
         return
     if isinstance(said, str):
@@ -130,7 +128,7 @@ def check_said(said: Any) -> None:
         for each in said:
             if callable(each) or not isinstance(each, (str, Sharding)):
                 raise TypeError(f"shardings are words or Shardings; got {each!r}")
-            check_said(each)
+            check_registrable(each)
     else:
         raise TypeError(
             "a sharding is a word, a Sharding, a list of these, None, or a function"
@@ -139,7 +137,7 @@ def check_said(said: Any) -> None:
 
 
 def _shardings_for(said: Said | Rule, node: Apply) -> tuple[Sharding, ...]:
-    """Return the shardings of a node; none if it takes all rows at once."""
+    """Return the shardings of a node; an empty tuple if it takes all rows at once."""
     shown = f"{op_name(node.op)}({', '.join(str(var.type) for var in node.inputs)})"
     if callable(said):
         rule = getattr(said, "__name__", said)
@@ -156,9 +154,12 @@ def _shardings_for(said: Said | Rule, node: Apply) -> tuple[Sharding, ...]:
 
 
 def _fitting(said: Any, node: Apply, shown: str) -> Sharding:
-    """Return a sharding with axes counted from the first, if it fits a node."""
+    """Return `said` as a sharding with nonnegative axes; raise if it does not fit.
+
+    `shown` is the node, for messages.
+    """
     try:
-        check_said(said)
+        check_registrable(said)
     except (TypeError, ValueError) as error:
         raise WrongSharding(f"{error}, for {shown}") from error
     given = said
@@ -185,7 +186,7 @@ def _fitting(said: Any, node: Apply, shown: str) -> Sharding:
 
 
 def _place(place: Any, var: Variable, said: str, shown: str) -> Any:
-    """Return an axis of a variable, counted from the first, or an op that it takes."""
+    """Return an axis as a nonnegative number, or an op; raise if it does not fit."""
     if isinstance(place, int):
         ndim = _ndim(var)
         if not -ndim <= place < ndim:
@@ -213,43 +214,43 @@ def _ndim(var: Variable) -> int:
     return getattr(var.type, "ndim", 0)
 
 
-# -- what was said, in this process
+# -- the registry of this process
 
-said_of: dict[type[Op] | Op, Any] = {}
-"""By class, for what is derived from it too; by Op, for what is equal to it."""
+registered: dict[type[Op] | Op, Any] = {}
+"""Registered shardings, by class (and those derived from it) or by Op (equal ones)."""
 
 classes: set[type[Op]] = set()
-"""Those of which something is said, of the class or of some Op of it."""
+"""The registered classes, and the classes of registered Ops."""
 
 
-def say(op: type[Op] | Op, said: Any) -> None:
-    """Take note of what is said of an Op, or of a class of Ops."""
-    said_of[op] = said
+def enter(op: type[Op] | Op, said: Any) -> None:
+    """Enter a sharding in the registry."""
+    registered[op] = said
     classes.add(op if isinstance(op, type) else type(op))
 
 
 def is_registered(op: Op) -> bool:
-    """Tell whether anything is said of an Op."""
+    """Return whether an Op, or a class that it is of, is registered."""
     return _key_of(op) is not None
 
 
 def shardings_of(node: Apply) -> tuple[Sharding, ...] | None:
-    """Return in which ways a node can be computed part by part.
+    """Return the shardings of a node; None if its Op is not registered.
 
-    None if nothing is said of its Op; none at all if it takes all rows at once.
+    An empty tuple if it is registered to take all rows at once.
     """
     key = _key_of(node.op)
-    return None if key is None else _shardings_for(said_of[key], node)
+    return None if key is None else _shardings_for(registered[key], node)
 
 
-def said_in(graph: Iterable[Variable]) -> list[tuple[Any, Any]]:
-    """Return what is said of the Ops of a graph, and of graphs within them."""
+def registered_in(graph: Iterable[Variable]) -> list[tuple[Any, Any]]:
+    """Return the registered Ops, also of graphs within Ops, with their shardings."""
     keys = (_key_of(node.op) for node in with_inner(io_toposort([], list(graph))))
-    return [(key, said_of[key]) for key in dict.fromkeys(keys) if key is not None]
+    return [(key, registered[key]) for key in dict.fromkeys(keys) if key is not None]
 
 
 def _key_of(op: Op) -> type[Op] | Op | None:
-    # Ops are hashed by their properties: only those are of whose class some are here.
-    if type(op) in classes and op in said_of:
+    # To hash an Op takes long, so only one of a registered class is looked up.
+    if type(op) in classes and op in registered:
         return op
-    return next((cls for cls in type(op).__mro__ if cls in said_of), None)
+    return next((cls for cls in type(op).__mro__ if cls in registered), None)

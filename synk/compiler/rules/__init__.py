@@ -1,4 +1,4 @@
-"""The table's entries for PyTensor's Ops: a file for each family, and what they share.
+"""The table's entries for PyTensor's Ops: a file for each family, helpers in `base`.
 
-What is said of one Op stands in one file. `proof` imports them all.
+All that the table has of one Op is in one file. `proof` imports all files.
 """

@@ -1,4 +1,4 @@
-"""What the rules share: what is true of any Op, and questions they ask of a graph."""
+"""Helpers of the rules: rules for any Op, and questions about nodes and values."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ from ..lengths import selected_by, size
 
 TAKING: tuple[Any, ...] = (pts.AdvancedSubtensor,)
 PUTTING: tuple[Any, ...] = (pts.AdvancedIncSubtensor,)
-"""Ops that index by arrays, and what PyTensor before 3.1 has for a single one."""
+"""Ops that index by arrays; before PyTensor 3.1 there are two of each."""
 if hasattr(pts, "AdvancedSubtensor1"):
     TAKING += (pts.AdvancedSubtensor1,)
     PUTTING += (pts.AdvancedIncSubtensor1,)
 
 
 def any_function(node: Apply, values: list[Value]) -> list[Value]:
-    """An Op of which nothing is known computes the same from the same."""
+    """Rule of an unknown Op: replicated inputs give replicated outputs."""
     if takes_streams(node):
         raise Refused("draws at random, and each rank has a stream of its own")
     if not all(is_replicated(unlisted(value)) for value in values):
@@ -47,9 +47,9 @@ def any_function(node: Apply, values: list[Value]) -> list[Value]:
 
 
 def literal(var: Variable) -> Value:
-    """Return what a variable is that nothing computes, other than an input.
+    """Return the `Value` of a constant or shared variable.
 
-    Each rank has streams of its own; `placement.streams` knows those that all have.
+    Random streams are each rank's own; `placement.streams` knows the common ones.
     """
     if isinstance(var.type, RandomType):
         return OwnStream()
@@ -64,10 +64,10 @@ def literal(var: Variable) -> Value:
 def check_spread(
     variables: Sequence[Variable], values: Sequence[Value], axis: int
 ) -> None:
-    """Raise unless what has no rows is repeated along the rows' axis.
+    """Raise unless variables without rows are broadcast along the rows' axis.
 
-    Something else of fixed length there fits the rows of the whole, or of one part, but
-    not of all. Axes are counted from the last.
+    A fixed length on that axis could equal the number of all rows, or of one part's,
+    but not both. `axis` is negative: counted from the last.
     """
     for var, value in zip(variables, values, strict=True):
         if isinstance(value, (Sharded, Position)) or var.type.ndim < -axis:
@@ -80,13 +80,13 @@ def check_spread(
 
 
 def is_short(var: Variable) -> bool:
-    """Tell whether a variable holds integers that wrap around in ordinary use."""
+    """Return whether a variable has integers of less than 32 bits."""
     dtype = var.type.numpy_dtype
     return dtype.kind in "iu" and dtype.itemsize < 4
 
 
 def name(var: Variable) -> str:
-    """Return a short name for a variable."""
+    """Return a short name of a variable for messages."""
     if var.name or var.owner is None:
         return str(var)
     inputs = ", ".join(map(_short_name, var.owner.inputs[:3]))
@@ -100,7 +100,7 @@ def _short_name(var: Variable) -> str:
         text = str(var)
         return text if len(text) <= 20 else "..."
     if isinstance(var.owner.op, DimShuffle):
-        return _short_name(var.owner.inputs[0])  # what it adds says nothing
+        return _short_name(var.owner.inputs[0])
     return op_name(var.owner.op).split("{")[0] + "(...)"
 
 
@@ -113,11 +113,11 @@ def op_name(op: Op) -> str:
 
 
 def split_axis(node: Apply, given: Sequence[Any]) -> tuple[Any, list[Any]]:
-    """Return an Op's axis, apart from what is `given` for each of its other inputs.
+    """Split `given`, an item for each input, into the axis and the other items.
 
-    The axis of ``Join``, ``Split``, ``SortOp`` and ``ArgSortOp`` is the Op's own in
-    PyTensor 3.3, and one of the inputs before. Where it is the Op's own or a constant
-    it is an int, not negative; else what is given for it.
+    The axis of ``Join``, ``Split``, ``SortOp`` and ``ArgSortOp`` is a property of the
+    Op from PyTensor 3.3 on, and an input before. The returned axis is a nonnegative
+    int if it is a property or a constant; else the item of that input.
     """
     if "axis" in node.op.__props__:
         return node.op.axis, list(given)
@@ -131,23 +131,27 @@ def split_axis(node: Apply, given: Sequence[Any]) -> tuple[Any, list[Any]]:
 
 # -- rows that a mask selects
 #
-# They are of a number of their own on each rank, which add up. What is done for each of
-# them, or adds them up, is done as for all rows. Other rules do not know of them.
+# Their number differs between ranks, and the sum of the numbers is that of the serial
+# run. Rules with `OpEntry.takes_some_rows` take them: those of Ops that work on each
+# row or add rows up.
 
 
 def is_some(value: Value) -> bool:
-    """Tell whether a value is one for each of some rows."""
+    """Return whether a value is of rows that a mask selects."""
     return isinstance(value, Sharded) and value.length == "some"
 
 
 def check_some_rows(node: Apply, values: Sequence[Value], are_taken: bool) -> None:
-    """Raise unless a rule takes its inputs' rows, and they are selected alike."""
+    """Raise for selected rows unless the rule takes them, and one mask selects all.
+
+    `are_taken` is the entry's `takes_some_rows`.
+    """
     if not any(map(is_some, values)):
         return
     if not are_taken:
         raise Refused("takes rows that a mask selects")
     if len(values) > 2 and selecting_mask(node, 2, values) is not None:
-        return  # their rule sees to it
+        return  # the rule of `PUTTING` checks it
     pairs = list(zip(node.inputs, values, strict=True))
     lengths = {size(var, value.axis) for var, value in pairs if is_some(value)}  # type: ignore[union-attr]
     if len(lengths) > 1 or any(
@@ -157,7 +161,10 @@ def check_some_rows(node: Apply, values: Sequence[Value], are_taken: bool) -> No
 
 
 def selecting_mask(node: Apply, first: int, values: Sequence[Value]) -> Variable | None:
-    """Return the mask of rows that a node indexes by, and by nothing else."""
+    """Return the mask of rows that is a node's whole index; None if it has none.
+
+    The index begins at input `first`.
+    """
     mask = node.inputs[first] if len(node.inputs) == first + 1 else None
     idx_list = getattr(node.op, "idx_list", (0,))
     if mask is None or mask.type.dtype != "bool" or idx_list != (0,):
@@ -173,7 +180,7 @@ def selecting_mask(node: Apply, first: int, values: Sequence[Value]) -> Variable
 
 
 def is_selected_by(mask: Variable, var: Variable, value: Value) -> bool:
-    """Tell whether rows, along axis 0, are those that a mask selects."""
+    """Return whether a variable has, along axis 0, the rows that a mask selects."""
     return (
         isinstance(value, Sharded)
         and is_some(value)
@@ -182,16 +189,16 @@ def is_selected_by(mask: Variable, var: Variable, value: Value) -> bool:
     )
 
 
-# -- random streams: each rank's own, or one that all ranks have alike
+# -- random streams: each rank's own, or common ones
 
 
 def is_stream(var: Variable) -> bool:
-    """Tell whether a variable is the state of a random stream."""
+    """Return whether a variable is the state of a random stream."""
     return isinstance(var.type, RandomType)
 
 
 def takes_streams(node: Apply) -> bool:
-    """Tell whether a random stream is among the inputs of a node."""
+    """Return whether a random stream is among the inputs of a node."""
     for var in node.inputs:
         if type(var.type) is not TensorType and is_stream(var):
             return True
@@ -199,11 +206,10 @@ def takes_streams(node: Apply) -> bool:
 
 
 def by_streams(rule: Callable, node: Apply, values: list[Value]) -> list[Value]:
-    """Return what the outputs of an Op are that takes random streams.
+    """Return the values of the outputs of a node that takes random streams.
 
-    From streams that all ranks have alike, and from what else is the same on every
-    rank, it draws the same numbers everywhere. Of draws from the ranks' own streams
-    the Op's rule tells.
+    From common streams and replicated inputs, all ranks draw the same numbers. For
+    draws from ranks' own streams, the Op's `rule` is called.
     """
     if not any(isinstance(value, OwnStream) for value in values):
         for value in values:

@@ -1,4 +1,4 @@
-"""Elementwise Ops: what each scalar function does to rows, sums, maxima, constants."""
+"""Elementwise Ops: a rule for each scalar function."""
 
 from __future__ import annotations
 
@@ -50,9 +50,9 @@ ScalarRule = Callable[[Apply, list[Value]], Value]
     by_elements=True,
 )
 def elemwise(node: Apply, values: list[Value]) -> Value:
-    """Apply the scalar function's rule; what is broadcast must not touch the rows."""
+    """Apply the scalar function's rule; operands without rows must be broadcast."""
     if all(value == REPLICATED for value in values):
-        return REPLICATED  # most of what updates compute
+        return REPLICATED  # the usual case, first for speed
     scalar_rule = _scalar_rule(node)
     of_shape_only = scalar_rule is _second
     for value in values[of_shape_only:]:
@@ -65,7 +65,7 @@ def elemwise(node: Apply, values: list[Value]) -> Value:
     if Listed in kinds and kinds <= {Listed, Replicated}:
         if node.outputs[0].type.shape[0] is not None:
             return _entrywise(node, values, scalar_rule)
-        # Not a shape, but coefficients that were put side by side.
+        # A vector of coefficients rather than a shape.
         values = [unlisted(value) for value in values]
     for value in values:
         if isinstance(value, (Sharded, Position)):
@@ -83,13 +83,13 @@ def _ruled(rule: ScalarRule, node: Apply, values: list[Value]) -> Value:
 
 @table.placement(ps.ScalarOp)
 def scalar(node: Apply, values: list[Value]) -> list[Value]:
-    """The same of lengths and indices that are no tensors."""
+    """Scalars that are no tensors: lengths and indices."""
     number = _number(node, values)
     return [number] if number else any_function(node, values)
 
 
 def _number(node: Apply, values: list[Value]) -> Value | None:
-    """Compute with integers that the graph tells, as lengths and indices are."""
+    """Return the constant that a node computes from constant integers; else None."""
     numbers = [getattr(value, "number", None) for value in values]
     dtypes = [np.dtype(var.type.dtype) for var in (*node.inputs, *node.outputs)]
     if None in numbers or any(dtype.kind not in "ib" for dtype in dtypes):
@@ -136,7 +136,7 @@ def _nonlinear(node: Apply, values: list[Value]) -> Value:
     return independent(values)
 
 
-# Of real numbers, defined everywhere, and NaN only of NaN.
+# Increasing functions of real numbers, defined everywhere, and NaN only for NaN.
 _INCREASING = {
     ps.Exp,
     ps.Expm1,
@@ -158,7 +158,8 @@ def _increasing(node: Apply, values: list[Value]) -> Value:
     (value,) = map(unlisted, values)
     if isinstance(value, Partial) and value.op in ("max", "min"):
         return value
-    # Not so exp(a + b) = exp(a) * exp(b): one may be infinite, and their product not.
+    # Not used: exp(a + b) = exp(a) * exp(b). One factor may be infinite, and their
+    # product not.
     return independent(values)
 
 
@@ -180,8 +181,8 @@ def _neg(node: Apply, values: list[Value]) -> Value:
 
 
 def _refuse_unsigned(node: Apply, values: list[Value]) -> None:
-    # -3 is 253 where there are no negative numbers: as a sum it is right again when
-    # the ranks' sums are added, but not after a cast. Nor is -n a multiple of n.
+    # In uint8, -3 is 253. As a sum it is right again after the ranks' sums are added,
+    # but not after a cast; and -n is no multiple of n.
     is_unsigned = node.outputs[0].type.numpy_dtype.kind == "u"
     if is_unsigned and any(
         isinstance(value, Partial) or getattr(value, "power", 0) for value in values
@@ -221,7 +222,7 @@ def _second(node: Apply, values: list[Value]) -> Value:
         value = unlisted(value)
         if isinstance(value, Partial):
             raise Refused(f"repeats {describe(value)} for each row")
-        # With the shape of `like`, but nothing of the order in which its rows are.
+        # The shape of `like`; the order of its rows does not matter.
         return selected([replace(like, power=None, layout=None), value])
     return unlisted(value)
 
@@ -268,16 +269,16 @@ def _cast_number(value: Value, target: np.dtype) -> Value:
     if target.kind in "iu" and source.dtype.kind == "f":
         limits = np.iinfo(target)
         if not limits.min < source < limits.max:
-            return Replicated()  # what comes out of range differs by machine
+            return Replicated()  # out of range, results differ by machine
     with np.errstate(all="ignore"):
         number = source.astype(target).real.item()
     return constant(number)
 
 
 def _extremes(op: ReduceOp, of_bools: bool = False) -> ScalarRule:
-    """Return the rule for the larger, or the smaller, of two values.
+    """Return the rule of an elementwise maximum or minimum.
 
-    Of bools, these are `or` and `and`.
+    With `of_bools`, the rule of `or` or `and`.
     """
 
     def extreme(node: Apply, values: list[Value]) -> Value:
@@ -285,7 +286,7 @@ def _extremes(op: ReduceOp, of_bools: bool = False) -> ScalarRule:
             return independent(values)
         values = [unlisted(value) for value in values]
         if all(isinstance(value, Replicated) and value.exact for value in values):
-            return values[0]  # n and n again
+            return values[0]  # all are n
         if all(value == Partial(op) or is_replicated(value) for value in values):
             return Partial(op) if Partial(op) in values else Replicated()
         return independent(values)
@@ -302,7 +303,7 @@ def _invert(node: Apply, values: list[Value]) -> Value:
 
 
 def _linear(node: Apply, values: list[Value]) -> Value:
-    """Real and imaginary parts, and conjugates: these of products as well."""
+    """Real parts, imaginary parts and conjugates; conjugates also keep products."""
     value = unlisted(values[0])
     is_conj = isinstance(node.op.scalar_op, ps.Conj)
     if _is_prod(value) and is_conj:
@@ -314,7 +315,7 @@ def _linear(node: Apply, values: list[Value]) -> Value:
 
 
 def _abs(node: Apply, values: list[Value]) -> Value:
-    """Of a product the product of absolutes; of what is scaled by n, scaled by n."""
+    """Products and powers of n are kept: abs(a * b) = abs(a) * abs(b)."""
     value = unlisted(values[0])
     if isinstance(value, Replicated):
         return Replicated(value.power)
@@ -324,7 +325,7 @@ def _abs(node: Apply, values: list[Value]) -> Value:
 
 
 def _pow(node: Apply, values: list[Value]) -> Value:
-    """Whole powers of what is scaled by n, and of products; other functions of rows."""
+    """Small integer powers keep products and powers of n; others are any function."""
     base, *others = map(unlisted, values)
     exponent = others[0] if others else constant(2)  # a square
     power = exponent.number if isinstance(exponent, Replicated) else None
@@ -363,7 +364,7 @@ _SCALAR: dict[type, ScalarRule] = {
     ps.Conj: _linear,
 }
 _COMPUTING = (_add, _neg, _mul)
-"""What may give more than the dtype holds."""
+"""Rules of functions whose results may exceed the dtype."""
 
 
 # -- lengths
@@ -371,7 +372,7 @@ _COMPUTING = (_add, _neg, _mul)
 
 @table.length(Elemwise)
 def elemwise_length(node: Apply, var: Variable, axis: int) -> Length | None:
-    """All that is not repeated has the same length; a root's tells most."""
+    """The length of any operand that is not broadcast; best one that inputs tell."""
     found = [size(given, axis) for given in node.inputs if given.type.shape[axis] != 1]
     for length in found:
         if all(root.owner is None for root, _ in length.symbols_only()):

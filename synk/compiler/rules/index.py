@@ -1,4 +1,4 @@
-"""Indexing: what takes elements out, and what puts them in."""
+"""Indexing: Ops that take elements, and Ops that set or increase them."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from .base import PUTTING, TAKING, check_spread, is_selected_by, selecting_mask
 
 
 def entries_of_index(node: Apply, first: int) -> list[Any]:
-    """Return the entries of an index whose inputs begin at a position."""
+    """Return the entries of a node's index, whose inputs begin at index `first`."""
     inputs = node.inputs[first:]
     idx_list = getattr(node.op, "idx_list", None)
     if idx_list is not None:
@@ -49,7 +49,7 @@ def entries_of_index(node: Apply, first: int) -> list[Any]:
 
 
 def _as_slice(var: Variable) -> Any:
-    """Return an index of PyTensor 2, where slices are inputs as well."""
+    """Return an entry of an index in PyTensor 2, where slices are inputs."""
     if not isinstance(var.type, SliceType):
         return var
     if isinstance(var, Constant):
@@ -61,10 +61,11 @@ def _as_slice(var: Variable) -> Any:
 
 
 def layout(entries: Sequence[Any], ndim: int) -> tuple[int, Sequence[int]]:
-    """Return where the axes of an index's arrays lie in the result, and which is which.
+    """Return where the axes of an index's arrays begin in the result, and its axes.
 
-    As in numpy: in the place of the first array if all stand together, else in
-    front. The arrays have `ndim` axes together, which are -1 in the second list.
+    As in numpy, they are in the place of the first array if all arrays are adjacent,
+    else in front. The second list has, for each axis of the result, the axis of the
+    indexed array, or -1 for the `ndim` axes of the broadcast arrays.
     """
     kept = [i for i, part in enumerate(entries) if isinstance(part, slice)]
     places = [i for i in range(len(entries)) if i not in kept]
@@ -76,10 +77,10 @@ def layout(entries: Sequence[Any], ndim: int) -> tuple[int, Sequence[int]]:
 
 
 class Index:
-    """An index with an entry for each axis of what is indexed.
+    """The index of a node, with an entry for each axis of the indexed array.
 
-    The inputs of a node from the `first` on belong to it. Its arrays are broadcast
-    against one another: `ndim` is how many axes they have then.
+    Its inputs are those of the node from index `first` on. `ndim` is the number of axes
+    that its arrays have when they are broadcast.
     """
 
     def __init__(self, node: Apply, first: int, values: list[Value]) -> None:
@@ -94,15 +95,15 @@ class Index:
         self.ndim = max((var.type.ndim for var in self.arrays), default=0)
 
     def value(self, entry: Any) -> Value:
-        """Return what a part of the index is."""
+        """Return the `Value` of a part of the index."""
         if isinstance(entry, int):
             return constant(float(entry))
         return unlisted(self._known.get(entry, Replicated()))
 
     def rows(self) -> Sharded | None:
-        """Return where the arrays have rows, with the axis counted from the last.
+        """Return the value of the arrays that have rows, with a negative axis, or None.
 
-        Raises for what is no index of each row.
+        Raises `Refused` if they do not have an index for each row.
         """
         rows: Sharded | None = None
         for var in self.arrays:
@@ -119,23 +120,23 @@ class Index:
             elif not is_replicated(value):
                 raise Refused(f"takes as an index {describe(value)}")
         if rows is not None:
-            # numpy would stretch what has length 1 on one rank alone
+            # A rank with one row would broadcast another array's length.
             values = [self.value(var) for var in self.arrays]
             check_spread(self.arrays, values, rows.axis)
         return rows
 
     def layout(self) -> tuple[int, Sequence[int]]:
-        """Return where the arrays' axes lie in the result, and which axis is which."""
+        """Return the result's axes, as the function `layout` does."""
         return layout(self.entries, self.ndim)
 
-    # -- what entries are
+    # -- questions about entries
 
     def _is(self, entry: Any, number: int) -> bool:
         value = self.value(entry)
         return isinstance(value, Replicated) and value.number == number
 
     def is_all(self, axis: int, length: str) -> bool:
-        """Tell whether an axis is taken whole."""
+        """Return whether an axis, of this kind of `length`, is taken whole."""
         entry = self.entries[axis]
         return (
             isinstance(entry, slice)
@@ -150,19 +151,19 @@ class Index:
         return is_n or length_of(stop) == size(self.array, axis)
 
     def is_reversed(self, axis: int) -> bool:
-        """Tell whether an axis is taken whole, from its last element to the first."""
+        """Return whether an axis is taken whole, from its last element to the first."""
         entry = self.entries[axis]
         if not isinstance(entry, slice) or (entry.start, entry.stop) != (None, None):
             return False
         return entry.step is not None and self._is(entry.step, -1)
 
     def is_first(self, axis: int) -> bool:
-        """Tell whether the first element is taken along an axis."""
+        """Return whether the first element is taken along an axis."""
         entry = self.entries[axis]
         return not isinstance(entry, slice) and self._is(entry, 0)
 
     def of_listed(self, value: Listed) -> Value:
-        """Return what is taken of a vector that is known entry by entry."""
+        """Return the value of the entries that are taken of a `Listed` vector."""
 
         def number(part: Any) -> Any:
             found = None if part is None else self.value(part)
@@ -179,7 +180,7 @@ class Index:
         return Listed(value.entries[slice(*bounds)])
 
     def check_fixed(self, but: int | None = None, slices_only: bool = False) -> None:
-        """Raise unless the entries, of all other axes, are the same on every rank."""
+        """Raise unless all entries, except that of axis `but`, are replicated."""
         for axis, entry in enumerate(self.entries):
             is_slice = isinstance(entry, slice)
             if axis == but or (slices_only and not is_slice):
@@ -192,7 +193,7 @@ class Index:
     # -- rows
 
     def taken(self, rows: Sharded) -> Sharded:
-        """Return the rows as they are taken; raise unless it is all of them."""
+        """Return the value of the taken rows; raise unless all rows are taken."""
         self.check_fixed(but=rows.axis)
         if self.is_all(rows.axis, rows.length):
             return rows
@@ -201,9 +202,9 @@ class Index:
         raise Refused("takes some of the rows, or another order of them")
 
     def paired(self, rows: Sharded) -> Sharded:
-        """Check that row i of what is indexed is taken by entry i of the arrays.
+        """Check that entry i of the arrays takes from row i of the indexed array.
 
-        Returns the rows along their axis in the arrays' shape, counted from the last.
+        Returns the value of the rows along the arrays' axis, which is negative.
         """
         value = self.value(self.entries[rows.axis])
         if not isinstance(value, Position):
@@ -223,35 +224,35 @@ class Index:
         return paired
 
     def _numbers(self) -> int:
-        """Return how many of the arrays hold numbers of rows."""
+        """Return how many of the arrays are row numbers (`Position`)."""
         return sum(isinstance(self.value(var), Position) for var in self.arrays)
 
     def refuse_numbers(self) -> None:
-        """Raise where row numbers choose from what is the same for all rows."""
+        """Raise if row numbers index an array without rows."""
         if self._numbers():
             raise Refused(f"takes as an index {describe(Position())}")
 
 
 def _takes_all(numbers: Position, rows: Sharded, whole: Length) -> bool:
-    """Tell whether there are as many numbers as entries along the rows' axis."""
+    """Return whether there are as many numbers as entries along the rows' axis."""
     if rows.length == numbers.length == "n":
         return True
     return rows.length != "?" and numbers.count == whole
 
 
 def _reversed(rows: Sharded) -> Sharded:
-    """Return rows from the last to the first."""
+    """Return the value of rows in reverse order."""
     if rows.layout is None:
         return rows
     return replace(rows, layout=replace(rows.layout, reverse=not rows.layout.reverse))
 
 
-# -- what is taken
+# -- taking elements
 
 
 @table.placement(*TAKING, Subtensor, lengths_from=1, by_elements=True, cost="move")
 def subtensor(node: Apply, values: list[Value]) -> Value:
-    """All rows, and some elements of each; or for each row some of what all have."""
+    """Elements of every row; or for each row, elements of an array without rows."""
     if selecting_mask(node, 1, values) is not None:
         assert isinstance(values[0], Sharded)
         return replace(values[0], length="some")
@@ -282,7 +283,7 @@ table.known(Subtensor, makes_sizes=True, cost="view")
 
 @table.padded(Subtensor)
 def first_of_real(padder: Padder, node: Apply, values: list[Value]) -> Made | None:
-    """The first row, which is no copy; it is the first of the first block."""
+    """The first row is real, so a node that takes it may stay."""
     rows = plain(values[0])
     if not isinstance(rows, Sharded):
         return None
@@ -295,7 +296,7 @@ def first_of_real(padder: Padder, node: Apply, values: list[Value]) -> Made | No
 
 @table.length(Subtensor)
 def subtensor_length(node: Apply, var: Variable, axis: int) -> Length | None:
-    """Of an axis that is taken whole."""
+    """The length of an axis that is taken whole."""
     source = node.inputs[0]
     entries = entries_of_index(node, 1)
     kept = [i for i, entry in enumerate(entries) if isinstance(entry, slice)]
@@ -318,7 +319,7 @@ def subtensor_length(node: Apply, var: Variable, axis: int) -> Length | None:
 
 @table.length(*TAKING)
 def advanced_subtensor_length(node: Apply, var: Variable, axis: int) -> Length | None:
-    """Elements that one array chooses, along the first axis."""
+    """For one index array along the first axis: its lengths, then the other axes'."""
     source, *given = node.inputs
     if len(given) != 1 or getattr(node.op, "idx_list", (0,)) != (0,):
         return None
@@ -332,18 +333,18 @@ def advanced_subtensor_length(node: Apply, var: Variable, axis: int) -> Length |
     return size(source, axis - index.type.ndim + 1)
 
 
-# -- what is put
+# -- setting and increasing elements
 
 
 @table.placement(IncSubtensor)
 def inc_subtensor(node: Apply, values: list[Value]) -> Value:
-    """Elements set or increased, in all rows or where there are none."""
+    """Elements set or increased in every row, or in an array without rows."""
     return _put(node, Index(node, 2, values), values)
 
 
 @table.placement(*PUTTING, takes_some_rows=True)
 def advanced_inc_subtensor(node: Apply, values: list[Value]) -> Value:
-    """As for reading; where every row adds to places of its own choice, a sum."""
+    """As `inc_subtensor`; if each row adds to places of its own, a sum over rows."""
     mask = selecting_mask(node, 2, values)
     if mask is None:
         return _put(node, Index(node, 2, values), values)
@@ -404,21 +405,22 @@ def _put(node: Apply, index: Index, values: list[Value]) -> Value:
 
 
 def _combined(node: Apply, value: Value, other: Value) -> Value:
-    """Return what an array is of which some elements are set or increased."""
+    """Return the value of an array after elements have been set or increased."""
     return (selected if node.op.set_instead_of_inc else total)([value, other])
 
 
 def _put_at(var: Variable, other: Value, back: int, rows: Sharded) -> Value:
-    """Check that `other` meets the rows with its own; return it at their axis.
+    """Check that `other` has matching rows or is broadcast; return it at their axis.
 
-    `back` counts the axis from the last one, as broadcasting does.
+    `other` is the value of `var`, which is put in; `back` is the rows' axis in the
+    indexed shape, counted from the last.
     """
     ndim = var.type.ndim
     if isinstance(other, Sharded):
         if other.axis - ndim != back:
             raise Refused("pairs every row with every other row")
         if "?" in (other.length, rows.length):
-            # numpy would stretch what has length 1 on one rank alone
+            # A rank with one row would broadcast the other's rows.
             raise Refused("meets the rows with those of a sliceable shared variable")
         align([replace(other, axis=rows.axis), rows])
         return replace(other, axis=rows.axis)
@@ -429,7 +431,7 @@ def _put_at(var: Variable, other: Value, back: int, rows: Sharded) -> Value:
 
 @table.padded(*PUTTING)
 def add_of_real(padder: Padder, node: Apply, values: list[Value]) -> Made | None:
-    """Where every row adds to places of its own choice, the copies add zero."""
+    """If each row adds to places of its own, copies add zero."""
     if is_padded(values[0]):
         return None
     values = [plain(value) for value in values]
@@ -437,7 +439,7 @@ def add_of_real(padder: Padder, node: Apply, values: list[Value]) -> Made | None
     if index.rows() is None:
         return None
     padder.check_no_sizes(node.inputs[:1])
-    # Raises if it is no sum over the rows. That is exact, and what it is added to, too.
+    # Raises unless it is a sum over the rows; then the result is exact.
     advanced_inc_subtensor(node, [Replicated(None), *values[1:]])
     inputs = [padder.new[var] for var in node.inputs]
     inputs[1] = _zero_in_copies(padder, node, index, values[1])
@@ -445,9 +447,9 @@ def add_of_real(padder: Padder, node: Apply, values: list[Value]) -> Made | None
 
 
 def _zero_in_copies(padder: Padder, node: Apply, index: Index, other: Value) -> Any:
-    """Return what rows add, with nothing where copies are.
+    """Return the values that rows add, with zero for copies.
 
-    What is the same for all rows is repeated for it.
+    A value without rows is repeated for each row.
     """
     rows: Any = index.rows()
     if isinstance(other, Sharded):

@@ -1,4 +1,4 @@
-"""Ops with graphs of their own, among them loops; choices; reductions over ranks."""
+"""Ops with inner graphs, such as scans; `IfElse`; and collectives."""
 
 from __future__ import annotations
 
@@ -44,13 +44,13 @@ except ImportError:  # PyTensor before 3.3
 
 @table.placement(*COLLECTIVES, takes_unknown=True)
 def all_reduce(node: Apply, values: list[Value]) -> Value:
-    """Every rank gets the same, whatever was combined."""
+    """Every rank gets the same result."""
     return Replicated()
 
 
 @table.padded(AllReduce)
 def all_reduce_of_real(padder: Padder, node: Apply, values: list[Value]) -> Made:
-    """What the ranks give has the same shape on all, so it has no rows."""
+    """Operands are not padded, as their shape is the same on all ranks."""
     if any(map(is_padded, values)):
         raise Refused("reduces what has a value for each row")
     return padder.exact(node)
@@ -58,7 +58,7 @@ def all_reduce_of_real(padder: Padder, node: Apply, values: list[Value]) -> Made
 
 @table.placement(OpFromGraph, takes_unknown=True)
 def op_from_graph(node: Apply, values: list[Value]) -> list[Value]:
-    """What the inner graph makes of the inputs."""
+    """The values of the inner graph's outputs."""
     outputs = node.op.inner_outputs
     known = dict(zip(node.op.inner_inputs, values, strict=True))
     return seen_outside(outputs, infer(outputs, known), known)
@@ -66,7 +66,7 @@ def op_from_graph(node: Apply, values: list[Value]) -> list[Value]:
 
 @table.padded(OpFromGraph)
 def within_graph(padder: Padder, node: Apply, values: list[Value]) -> Made:
-    """The graph inside, in the place of the Op."""
+    """The inner graph in place of the Op, padded."""
     if takes_streams(node):
         raise Refused("draws at random")
     return padder.instead(node, inlined)
@@ -75,10 +75,10 @@ def within_graph(padder: Padder, node: Apply, values: list[Value]) -> Made:
 def seen_outside(
     outputs: Sequence[Variable], found: dict[Variable, Value], known: dict
 ) -> list[Value]:
-    """Return what outputs of an inner graph are, without its own symbols.
+    """Return the values of an inner graph's outputs, unknown if they use its symbols.
 
-    The length of an inner variable is another one wherever the graph is used, and in
-    each step of a scan.
+    The length of an inner variable may differ wherever the graph is used, and in each
+    step of a scan. `found` has the values in the graph, `known` those of its inputs.
     """
     symbols = set[Symbol]().union(*(_symbols(value) for value in known.values()))
     return [
@@ -104,7 +104,7 @@ def _symbols(value: Value) -> set[Symbol]:
 
 @table.placement(IfElse)
 def if_else(node: Apply, values: list[Value]) -> list[Value]:
-    """One branch or the other, on all ranks."""
+    """The same branch on all ranks."""
     condition, *branches = values
     if not is_replicated(unlisted(condition)):
         raise Refused(f"chooses by {describe(condition)}")
@@ -120,7 +120,7 @@ def if_else(node: Apply, values: list[Value]) -> list[Value]:
 
 @table.padded(IfElse)
 def choice_of_real(padder: Padder, node: Apply, values: list[Value]) -> Made:
-    """One branch or the other, by anything that is exact."""
+    """Both branches padded; the condition has to be exact."""
     condition, *branches = values
     if is_padded(condition):
         raise Refused("chooses by the rows")
@@ -131,7 +131,11 @@ def choice_of_real(padder: Padder, node: Apply, values: list[Value]) -> Made:
 
 
 class _Step:
-    """A step of a scan: its graph, and what is known of what it takes."""
+    """A step of a scan, with the values of its inputs in `known`.
+
+    `values` are those of the scan's inputs. `n_traced` is the number of states that the
+    scan stacks over the steps; they come first in `states`.
+    """
 
     def __init__(
         self,
@@ -156,7 +160,11 @@ class _Step:
     def settle(
         self, infer_step: Callable[[dict[Variable, Value]], dict[Variable, Value]]
     ) -> dict[Variable, Value]:
-        """Find what states are at every step: what they are first, and stay."""
+        """Return values of the step's variables that hold at every step.
+
+        Repeats `infer_step` until the values of the states no longer change; raises
+        `Refused` if they always do.
+        """
         for _ in range(2 + 2 * len(self.states)):
             for state in self.states:
                 self.known.update(dict.fromkeys(state.taps, state.value))
@@ -171,7 +179,7 @@ class _Step:
         raise Refused("carries a value that is something else at every step")
 
     def results(self, found: dict[Variable, Value]) -> list[Value]:
-        """Return what the outputs of the scan are."""
+        """Return the values of the scan's outputs, given those in a step."""
         stacked = self.op.inner_nitsot_outs(self.outputs)
         return [
             *(_outside(state.value) for state in self.states[: self.n_traced]),
@@ -182,7 +190,7 @@ class _Step:
 
 @table.placement(Scan, takes_unknown=True)
 def scan(node: Apply, values: list[Value]) -> list[Value]:
-    """A loop over another axis than the rows'; or over the rows, one by one."""
+    """A loop over another axis than the rows', or one row in each step."""
     op = node.op
     if isinstance(values[0], Unknown):
         return [values[0]] * len(node.outputs)
@@ -198,11 +206,11 @@ def scan(node: Apply, values: list[Value]) -> list[Value]:
 
 
 def _over_rows(node: Apply, values: list[Value]) -> list[Value]:
-    """Return what a scan with a step for each row stacks, if no step needs another.
+    """Return the values of a scan with one step for each row and no state.
 
-    A step sees one row. What it computes from that, and from what is the same on every
-    rank, does not depend on how rows are split: inside of the step the row is
-    replicated, and a result that is replicated, too, is a value for each row.
+    A step sees one row. Its results from that row and from replicated values do not
+    depend on how rows are split. So inside the step the row counts as replicated, and
+    a replicated result is, stacked, a value for each row.
     """
     op, steps = node.op, values[0]
     if not isinstance(steps, Replicated) or not steps.exact:
@@ -234,7 +242,7 @@ def _over_rows(node: Apply, values: list[Value]) -> list[Value]:
 
 
 def _for_each(value: Value, layout: Layout | None) -> Value:
-    """Return the results of all steps, one for each row, stacked."""
+    """Return the value of a step's result stacked over steps, one for each row."""
     if isinstance(value, Unknown):
         return value
     value = unlisted(value)
@@ -244,11 +252,11 @@ def _for_each(value: Value, layout: Layout | None) -> Value:
 
 
 def _check_stacked(node: Apply, values: list[Value]) -> None:
-    """Raise unless results are stacked for as many rows as there are steps.
+    """Raise unless the number of stacked results equals the number of steps.
 
-    A scan is given both numbers. The gradient's takes that of its results from the
-    length of a value that comes in from below. Beside steps for all rows, a rank's own
-    number would make buffers too short, and compiled code writes past their end.
+    A scan has operands for both numbers. In a gradient, the number of results is the
+    length of a cotangent. With steps for all rows and results for a rank's own, buffers
+    would be too short, and compiled code would write past their end.
     """
     steps, op = values[0], node.op
     for var, value in zip(
@@ -262,19 +270,19 @@ def _check_stacked(node: Apply, values: list[Value]) -> None:
 
 
 class _Carried(NamedTuple):
-    """What a scan carries from step to step: a buffer, what a step reads and makes."""
+    """A state that a scan carries from step to step."""
 
-    value: Value
-    taps: list[Variable]
-    news: list[Variable]
+    value: Value  # of the buffer; in `_Step.states`, as one step sees it
+    taps: list[Variable]  # inputs of the step
+    news: list[Variable]  # outputs of the step
 
 
 def _carried(
     op: Scan, inner: list[Variable], outputs: list[Variable], values: list[Value]
 ) -> list[_Carried]:
-    """Return what a scan carries, by its step and what its inputs are.
+    """Return the states of a scan, given its step and the values of its inputs.
 
-    As PyTensor has them, mit-mot states come first, and those without a trace last.
+    In PyTensor's order: mit-mot states come first, untraced ones last.
     """
     maps = op.get_oinp_iinp_iout_oout_mappings()
     found = []
@@ -293,7 +301,10 @@ def values_within(
     values: list[Value],
     rule: NodeRule | None = None,
 ) -> tuple[dict[Variable, Value], list[Value]]:
-    """Return what variables of a scan's step are, at every step, and its results."""
+    """Return the values of a step's variables, which hold at every step; and results'.
+
+    `inner` and `outputs` are the step's graph, `values` those of the scan's inputs.
+    """
 
     def infer_step(known: dict[Variable, Value]) -> dict[Variable, Value]:
         found = infer(outputs, known, rule=rule)
@@ -307,7 +318,7 @@ def values_within(
 
 @table.padded(Scan)
 def scan_of_real(padder: Padder, node: Apply, values: list[Value]) -> Made:
-    """A loop over another axis than the rows': what each step does with copies."""
+    """A loop over another axis than the rows', with a padded step."""
     op = node.op
     padder.check_no_sizes(node.inputs)
     if op.info.as_while:
@@ -336,9 +347,9 @@ def scan_of_real(padder: Padder, node: Apply, values: list[Value]) -> Made:
 
 @table.length(Scan)
 def scan_length(node: Apply, var: Variable, axis: int) -> Length | None:
-    """Traced states lie in the buffers that they were given.
+    """Traced states have the lengths of their buffers; other results, of the steps.
 
-    A scan that may stop early gives as many steps as it has made.
+    A scan that may stop early has an unknown number of steps.
     """
     op = node.op
     if op.info.as_while and not axis:
@@ -366,7 +377,7 @@ def _either(values: list[Value]) -> Value:
 
 
 def _inside(value: Value) -> Value:
-    """Return what one step sees of a value that is stacked along axis 0."""
+    """Return the value of one step's entry of a value stacked along axis 0."""
     if isinstance(value, Unknown):
         return value
     value = unlisted(value)
@@ -378,7 +389,7 @@ def _inside(value: Value) -> Value:
 
 
 def _outside(value: Value) -> Value:
-    """Return what the steps' values are when they are stacked along axis 0."""
+    """Return the value of steps' results stacked along axis 0."""
     if isinstance(value, Unknown):
         return value
     value = unlisted(value)

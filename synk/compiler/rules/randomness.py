@@ -1,10 +1,10 @@
-"""Random draws from a stream that is at the rank's rows, or its own: one for each.
+"""Random draws: for rows, from a stream at the rank's rows or of the rank's own.
 
-Of more rows than are real, JAX's draws begin with those for fewer. By default it
-computes each number from a key and its place in the array, in the order of C (its
-option ``jax_threefry_partitionable``, since 0.5). What is drawn for n rows is so the
-beginning of what is drawn for N, if the rows' axis is the first, and if a number takes
-one such computation: those that are drawn by trial, gamma for one, may take more.
+In padded calls, draws for N rows have to begin with the draws for n. In JAX they do: by
+default it computes each number from a key and the number's place in the array, in C
+order (its option ``jax_threefry_partitionable``, since 0.5). The rows' axis has to be
+the first, and a number has to take one such computation; distributions drawn by
+rejection, such as gamma, may take more.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ from .shapes import entries, row_axis, row_length
 
 @table.placement(RandomVariable)
 def draw(node: Apply, values: list[Value]) -> list[Value]:
-    """Draws for each row are row-wise; other draws differ between ranks.
+    """Draws for each row are sharded; other draws differ between ranks.
 
-    The proof takes what is drawn for a row to be that row's own. It is, where a rank
-    has passed over the others' draws; from a stream of its own it is as good.
+    The proof takes a draw for a row as a value of that row. It is the serial run's if
+    the rank has passed over the others' draws; from an own stream it is as good.
     """
     found = rows_drawn(node, values)
     if found is None:
@@ -50,7 +50,7 @@ def draw(node: Apply, values: list[Value]) -> list[Value]:
 
 
 def rows_drawn(node: Apply, values: list[Value]) -> Sharded | None:
-    """Return what is drawn for each row; None if nothing has to do with rows."""
+    """Return the value of a draw with an entry for each row; None of other draws."""
     params, cores = node.inputs[2:], node.op.ndims_params
     drawn = node.outputs[1].type.ndim - node.op.ndim_supp
     found: Sharded | None = None
@@ -58,7 +58,7 @@ def rows_drawn(node: Apply, values: list[Value]) -> Sharded | None:
         lengths = entries(node, 1, values)
         axis = row_axis(lengths)
         if axis is not None:
-            # From a rank's own stream any order of the rows is as good as another.
+            # The rows of independent draws may be in any order.
             found = Sharded(axis, 0, row_length(lengths[axis]), None)
     for var, core, value in zip(params, cores, values[2:], strict=True):
         value = unlisted(value)
@@ -79,7 +79,7 @@ def rows_drawn(node: Apply, values: list[Value]) -> Sharded | None:
 
 @table.padded(RandomVariable)
 def draw_more(padder: Padder, node: Apply, values: list[Value]) -> Made:
-    """Along the first axis; what is drawn for no row, as it is."""
+    """Draw for padded rows along the first axis; other draws stay as they are."""
     params = [plain(value) for value in values[2:]]
     found = rows_drawn(node, [*values[:2], *params])
     inputs = [padder.new[var] for var in node.inputs]
@@ -101,12 +101,12 @@ _BY_PLACE = (
 
 
 def may_be_by_place(node: Apply) -> bool:
-    """Tell whether JAX can draw each number from a key and its place alone."""
+    """Return whether JAX can draw each number from a key and its place alone."""
     return isinstance(node.op, _BY_PLACE) or is_one_coin(node.op, node.inputs[2:])
 
 
 def is_by_place(node: Apply) -> bool:
-    """Tell whether JAX draws each number from a key and its place alone."""
+    """Return whether JAX, as configured, draws each number from key and place alone."""
     if not may_be_by_place(node):
         return False
     import jax
@@ -120,7 +120,7 @@ def is_by_place(node: Apply) -> bool:
 
 @table.placement(Passed)
 def passed(node: Apply, values: list[Value]) -> Value:
-    """Streams that all ranks have alike, from such and from what is the same on all."""
+    """A common stream and replicated operands give a common stream."""
     if not all(is_replicated(unlisted(value)) for value in values):
         raise Refused("passes as many draws as a rank has rows")
     return REPLICATED
@@ -128,5 +128,5 @@ def passed(node: Apply, values: list[Value]) -> Value:
 
 @table.padded(Passed)
 def passed_of_all(padder: Padder, node: Apply, values: list[Value]) -> Made:
-    """What is before the rows of a rank, and all of them, are as they are."""
+    """Padding changes neither the rows before a rank's nor the number of all rows."""
     return padder.exact(node)

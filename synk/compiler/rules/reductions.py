@@ -1,4 +1,4 @@
-"""What combines the elements along axes: reductions, products; and what keeps them."""
+"""Ops that work along axes: reductions, products of matrices, softmax, sorting."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ _BOOL_FOLDS: dict[type, ReduceOp] = {
 
 
 def fold(op: ReduceOp, rows: Sharded) -> Partial:
-    """Return what comes of row-wise values that are combined over the rows."""
+    """Return the value of sharded values that are reduced over the rows by `op`."""
     if rows.length == "?":
         raise Refused(
             "is over the rows of a sliceable shared variable, which are not the rows"
@@ -70,7 +70,7 @@ def fold(op: ReduceOp, rows: Sharded) -> Partial:
 
 
 def axes_of(node: Apply) -> tuple[int, ...]:
-    """Return the axes that a node works along, counted from the first."""
+    """Return the axes of a node's Op as nonnegative numbers; all axes for None."""
     ndim = node.inputs[0].type.ndim
     axis: Any = node.op.axis
     if axis is None:
@@ -80,15 +80,15 @@ def axes_of(node: Apply) -> tuple[int, ...]:
 
 
 def _shifted(rows: Value, axes: Iterable[int]) -> Value:
-    """Return the rows after other axes are gone."""
+    """Return a sharded value after other axes have been removed."""
     assert isinstance(rows, Sharded)
     return replace(rows, axis=rows.axis - sum(axis < rows.axis for axis in axes))
 
 
 def _beside_rows(axes: Iterable[int] | None, value: Value) -> Value:
-    """Return what a function of the elements along axes is, for each row.
+    """Return the value of any function along `axes`, which must not be the rows'.
 
-    Of None, the elements of all axes, it is none of rows.
+    None stands for a function of all axes together.
     """
     value = unlisted(value)
     if isinstance(value, Sharded) and (axes is None or value.axis in axes):
@@ -101,7 +101,7 @@ def _beside_rows(axes: Iterable[int] | None, value: Value) -> Value:
 
 @table.placement(CAReduce, takes_some_rows=True, makes_sizes=True, by_elements=True)
 def reduction(node: Apply, values: list[Value]) -> Value:
-    """A reduction over the rows is a fold; beside them, it is done for each row."""
+    """Over the rows' axis, a partial value; over other axes, a value for each row."""
     op = _fold_op(node)
     (value,) = values
     if isinstance(value, Listed) and op in ("sum", "prod"):
@@ -132,23 +132,23 @@ def _fold_op(node: Apply) -> ReduceOp | None:
     truncates = target.kind in "iu" and (source.kind in "fc" or target.itemsize < 4)
     summed = np.dtype(getattr(node.op, "acc_dtype", None) or target)
     if summed.kind in "iu" and summed.itemsize < target.itemsize:
-        truncates = True  # it may have wrapped before it is converted
+        truncates = True  # it may wrap before it is converted
     return None if op in ("sum", "prod") and truncates else op
 
 
 @table.padded(CAReduce)
 def reduction_of_real(padder: Padder, node: Apply, values: list[Value]) -> Made | None:
-    """Over the rows, without the copies; whatever it is that combines them."""
+    """Over the rows, reduce with the operation's identity in place of copies."""
     (var,) = node.inputs
     rows = plain(values[0])
     if not isinstance(rows, Sharded) or rows.axis not in axes_of(node):
         return None
-    nothing = _nothing(type(node.op.scalar_op), var.type.numpy_dtype)
-    return padder.exact(node, [padder.masked(var, nothing)])
+    neutral = _neutral(type(node.op.scalar_op), var.type.numpy_dtype)
+    return padder.exact(node, [padder.masked(var, neutral)])
 
 
-def _nothing(kind: type, dtype: np.dtype) -> Any:
-    """Return what changes nothing when it is combined with other values."""
+def _neutral(kind: type, dtype: np.dtype) -> Any:
+    """Return the identity of a scalar operation: it changes no value."""
     if kind in (ps.Add, ps.OR, ps.XOR):
         return 0
     if kind is ps.Mul:
@@ -170,14 +170,14 @@ def _extreme(op: ReduceOp, dtype: np.dtype) -> Any:
 
 @table.length(CAReduce)
 def reduction_length(node: Apply, var: Variable, axis: int) -> Length:
-    """Of an axis that is left."""
+    """The length of the same axis of the operand."""
     source, gone = node.inputs[0], axes_of(node)
     return size(source, [i for i in range(source.type.ndim) if i not in gone][axis])
 
 
 @table.placement(ptm.Argmax, same_in_jax=True, cost="move")
 def argmax(node: Apply, values: list[Value]) -> Value:
-    """Beside the rows, an index for each row."""
+    """Along other axes than the rows', an index for each row."""
     value = unlisted(values[0])
     axes = axes_of(node)
     if isinstance(value, Sharded) and value.axis not in axes:
@@ -187,7 +187,7 @@ def argmax(node: Apply, values: list[Value]) -> Value:
 
 @table.padded(ptm.Argmax)
 def argmax_of_real(padder: Padder, node: Apply, values: list[Value]) -> Made | None:
-    """Along the rows, the copies come last and are the least: they are not found."""
+    """Along the rows, with the least value in place of copies, which come last."""
     (var,) = node.inputs
     rows, axes = plain(values[0]), axes_of(node)
     if not isinstance(rows, Sharded) or rows.axis not in axes:
@@ -215,7 +215,7 @@ def softmax(node: Apply, values: list[Value]) -> Value:
 
 @table.padded(special.Softmax, special.LogSoftmax)
 def softmax_of_real(padder: Padder, node: Apply, values: list[Value]) -> Made | None:
-    """Along the rows what it is made of: maxima, and sums without the copies."""
+    """Along the rows, the softmax as simpler Ops, which are padded each."""
     rows = plain(values[0])
     if not isinstance(rows, Sharded) or rows.axis not in axes_of(node):
         return None
@@ -231,7 +231,7 @@ if hasattr(special, "SoftmaxGrad"):  # before PyTensor 3
         if isinstance(cotangent, Sharded) and isinstance(output, Sharded):
             _beside_rows(axes_of(node), output)
             return product([cotangent, output])
-        # Both have the shape of the output: one has an entry for each of all rows.
+        # Both have the shape of the output: so the replicated one has all rows.
         if is_replicated(cotangent) and isinstance(output, Sharded):
             raise Refused("takes a gradient that has no rows")
         if isinstance(cotangent, Sharded) and is_replicated(output):
@@ -241,7 +241,7 @@ if hasattr(special, "SoftmaxGrad"):  # before PyTensor 3
 
 @table.placement(SortOp, ArgSortOp)
 def sort(node: Apply, values: list[Value]) -> Value:
-    """Beside the rows, each row is sorted by itself."""
+    """Along other axes than the rows', each row is sorted by itself."""
     axis, (value,) = split_axis(node, values)
     if isinstance(axis, int):
         return _beside_rows({axis}, value)
@@ -250,7 +250,7 @@ def sort(node: Apply, values: list[Value]) -> Value:
 
 @table.placement(SearchsortedOp)
 def search_sorted(node: Apply, values: list[Value]) -> Value:
-    """For each row, its place among what is the same for all."""
+    """For each row, its place among sorted values that are the same for all."""
     others = [unlisted(value) for i, value in enumerate(values) if i != 1]
     if not all(map(is_replicated, others)):
         raise Refused("looks for places among the rows")
@@ -259,7 +259,7 @@ def search_sorted(node: Apply, values: list[Value]) -> Value:
 
 @table.placement(CumOp)
 def cumulative(node: Apply, values: list[Value]) -> Value:
-    """Beside the rows for each row; of a sum, the sum of what the parts give."""
+    """Along other axes than the rows', for each row; it is linear in sums."""
     value = unlisted(values[0])
     axis = node.op.axis
     if value == Partial("prod") and node.op.mode == "mul":
@@ -275,7 +275,7 @@ def cumulative(node: Apply, values: list[Value]) -> Value:
 
 @table.padded(CumOp)
 def cumulative_of_real(padder: Padder, node: Apply, values: list[Value]) -> Made | None:
-    """Along the rows as well: the copies come last."""
+    """Along the rows too, as the copies come last."""
     (var,), value, axis = node.inputs, plain(values[0]), node.op.axis
     if not isinstance(value, Sharded):
         return None
@@ -301,10 +301,10 @@ def contract(
     labels: Sequence[Labels],
     result: Labels,
 ) -> Value:
-    """Return what a sum of products is, written as for ``einsum``.
+    """Return the value of a sum of products, with axes labelled as for ``einsum``.
 
-    Rows must have one label in all operands. If the result has it, it has rows; if
-    not, it is the sum over the rows of each row's product.
+    The rows' axis must have the same label in all operands. If the result has the
+    label, it is sharded; if not, it is a sum over the rows.
     """
     if all(var.type.dtype == "bool" for var in operands):
         raise Refused("multiplies bools as matrices")
@@ -337,7 +337,7 @@ def contract(
 
 
 def labels_of(node: Apply) -> tuple[Sequence[Labels], Labels]:
-    """Return the names of the axes of a product's inputs, and of its first result."""
+    """Return the labels of the axes of a product's inputs, and of its first result."""
     op = node.op
     ndims = [var.type.ndim for var in node.inputs]
     if isinstance(op, BatchedDot):
@@ -364,7 +364,7 @@ def dot(node: Apply, values: list[Value]) -> Value:
 
 @table.placement(Blockwise, takes_some_rows=True)
 def blockwise(node: Apply, values: list[Value]) -> list[Value]:
-    """An Op of the last axes, repeated along the others; rows may be among those."""
+    """An Op of the last axes, repeated along the others; rows may lie along these."""
     op = node.op
     if isinstance(op.core_op, Dot):
         return [dot(node, values)]
@@ -394,16 +394,16 @@ table.known(Dot, same_in_jax=True)
 
 @table.padded(Dot, BatchedDot, Blockwise)
 def product_of_real(padder: Padder, node: Apply, values: list[Value]) -> Made | None:
-    """Where it is a sum over the rows, the copies are zero, in all operands.
+    """For a sum over the rows, zeros in place of copies, in all operands.
 
-    Zero in one does not do, as the other may be infinite.
+    Zeros in one operand are not enough, as the other may be infinite.
     """
     return padder.folded(node, values, 0)
 
 
 @table.length(Dot, BatchedDot, Blockwise)
 def product_length(node: Apply, var: Variable, axis: int) -> Length | None:
-    """That of the operands' axis of the same name."""
+    """The length of the operands' axis with the same label."""
     labels, result = labels_of(node)
     if var is node.outputs[0]:
         for given, names in zip(node.inputs, labels, strict=True):

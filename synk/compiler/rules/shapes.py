@@ -1,4 +1,4 @@
-"""Shapes: lengths, arrays of a given shape, axes in another order, joined or split."""
+"""Shapes, arrays of a given shape, and Ops that move, join, split or reshape axes."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ from .base import is_short, split_axis
 
 
 def length(value: Value, axis: int) -> Value:
-    """Return what the length of an axis is."""
+    """Return the `Value` of the length of an axis."""
     if isinstance(value, Unknown):
         return value
     if isinstance(value, (Sharded, Position)) and value.axis == axis:
@@ -93,7 +93,7 @@ table.known(Shape, Shape_i, same_in_jax=True, by_elements=True, cost="view")
 
 @table.padded(Shape, Shape_i)
 def real_shape(padder: Padder, node: Apply, values: list[Value]) -> Made:
-    """Of what is padded, along the rows' axis, a size."""
+    """For padded inputs, the shape with the real number of rows; a size."""
     (var,), (out,) = node.inputs, node.outputs
     new, rows = padder.new[var], plain(values[0])
     made = padder.made(node, [new])
@@ -107,7 +107,7 @@ def real_shape(padder: Padder, node: Apply, values: list[Value]) -> Made:
 
 
 def _real_length(padder: Padder, new: Any, axis: int) -> Any:
-    """Return how long an axis is without the copies."""
+    """Return the length of an axis without the copies."""
     return padder.real * (new.shape[axis] // padder.padded_rows)
 
 
@@ -126,7 +126,7 @@ def make_vector(node: Apply, values: list[Value]) -> Value:
 
 
 def entries(node: Apply, position: int, values: Sequence[Value]) -> list[Value]:
-    """Return the entries of an input that holds a shape."""
+    """Return the values of the entries of an input that is a shape."""
     value = values[position]
     if isinstance(value, Listed):
         return list(value.entries)
@@ -142,7 +142,7 @@ def entries(node: Apply, position: int, values: Sequence[Value]) -> list[Value]:
 
 
 def row_axis(lengths: Sequence[Value]) -> int | None:
-    """Return the axis whose length is a multiple of n; the others' must be fixed."""
+    """Return the axis whose length is a multiple of n, or None; others are fixed."""
     found = None
     for axis, value in enumerate(lengths):
         if isinstance(value, Unknown):
@@ -158,7 +158,7 @@ def row_axis(lengths: Sequence[Value]) -> int | None:
 
 
 def row_length(value: Value) -> str:
-    """Return the kind of length of rows along an axis that is so long."""
+    """Return `Sharded.length` for an axis of this length."""
     return "n" if isinstance(value, Replicated) and value.exact else "kn"
 
 
@@ -191,7 +191,7 @@ def alloc(node: Apply, values: list[Value]) -> Value:
     ptb.AllocEmpty, length=of_numbers(0), lengths_from=0, same_in_jax=True, cost="move"
 )
 def alloc_empty(node: Apply, values: list[Value]) -> Value:
-    """What is to be overwritten goes with everything."""
+    """Its elements are not read, so like zeros they have any power of n."""
     axis = row_axis(values)
     if axis is None:
         return Replicated(None)
@@ -200,7 +200,7 @@ def alloc_empty(node: Apply, values: list[Value]) -> Value:
 
 @table.placement(ptb.ARange, lengths_from=0, same_in_jax=True, cost="move")
 def arange(node: Apply, values: list[Value]) -> Value:
-    """From 0 to n the numbers of the rows; or of entries of rows in merged axes."""
+    """From 0 to n, or to a multiple of n, `Position`; else replicated."""
     start, stop, step = values
     if all(map(is_replicated, values)):
         return Replicated()
@@ -220,7 +220,7 @@ def arange(node: Apply, values: list[Value]) -> Value:
     raise Refused("counts rows, and starts again on every rank")
 
 
-# -- Ops that hand on what they are given
+# -- Ops that return their input
 
 
 _CONVERTING = (ptb.TensorFromScalar, ptb.ScalarFromTensor)
@@ -229,7 +229,7 @@ _VIEWS = (ViewOp, DeepCopyOp, CpuContiguous, Print, OwnRows)
 
 @table.placement(*_VIEWS, *_CONVERTING, makes_sizes=True)
 def identity(node: Apply, values: list[Value]) -> Value:
-    """The first input, as it is."""
+    """The value of the first input."""
     return values[0]
 
 
@@ -241,7 +241,7 @@ table.known(*_CONVERTING, same_in_jax=True, by_elements=True, cost="view")
 
 @table.padded(CheckAndRaise)
 def unchecked(padder: Padder, node: Apply, values: list[Value]) -> Made:
-    """The first input: JAX checks nothing."""
+    """The first input, unchecked, as in JAX."""
     var, (out,) = node.inputs[0], node.outputs
     if var in padder.long:
         padder.long[out] = padder.long[var]
@@ -250,7 +250,7 @@ def unchecked(padder: Padder, node: Apply, values: list[Value]) -> Made:
 
 @table.placement(SpecifyShape, length=of_input(0), lengths_from=1, **table.VIEW)
 def specify_shape(node: Apply, values: list[Value]) -> Value:
-    """The first input; its rows must not be fixed in number."""
+    """The value of the first input; its number of rows must not be fixed."""
     value, *lengths = values
     for axis, (var, given) in enumerate(zip(node.inputs[1:], lengths, strict=True)):
         if isinstance(var.type, NoneTypeT) or _is_as_long(value, axis, given):
@@ -261,19 +261,19 @@ def specify_shape(node: Apply, values: list[Value]) -> Value:
 
 
 def _is_as_long(value: Value, axis: int, length: Value) -> bool:
-    """Tell whether a length is of the same rows as the axis of a value."""
+    """Return whether `length` follows the rows as the axis of `value` does."""
     if isinstance(value, (Sharded, Position)) and value.axis == axis:
         is_n = isinstance(length, Replicated) and length.exact
         return is_n and value.length == "n"
     return is_replicated(length)
 
 
-# -- axes in another order, side by side, or cut
+# -- axes moved, joined or split
 
 
 @table.placement(DimShuffle, takes_some_rows=True, **table.VIEW)
 def dimshuffle(node: Apply, values: list[Value]) -> Value:
-    """Axes in another order, added or dropped; none is as long as there are rows."""
+    """Axes in another order, added or dropped; the rows' axis must stay."""
     (value,) = values
     order = list(node.op.new_order)
     if isinstance(value, (Sharded, Position)):
@@ -287,7 +287,7 @@ def dimshuffle(node: Apply, values: list[Value]) -> Value:
 
 @table.length(DimShuffle)
 def dimshuffle_length(node: Apply, var: Variable, axis: int) -> Length:
-    """That of the axis which comes to lie there."""
+    """The length of the axis that moves there."""
     return size(node.inputs[0], node.op.new_order[axis])
 
 
@@ -295,14 +295,14 @@ def dimshuffle_length(node: Apply, var: Variable, axis: int) -> Length:
     ptb.Join, makes_sizes=True, same_in_jax=True, by_elements=True, cost="move"
 )
 def join(node: Apply, values: list[Value]) -> Value:
-    """Side by side along another axis than the rows'."""
+    """Arrays joined along another axis than the rows'."""
     axis, parts = split_axis(node, values)
     if not isinstance(axis, int):
         raise Refused("joins along an axis that is not constant")
     kinds = {type(part) for part in parts}
     if Listed in kinds and kinds <= {Listed, Replicated}:
         _, places = split_axis(node, range(len(values)))
-        with suppress(Refused):  # what is as long as nobody knows is no shape
+        with suppress(Refused):  # a part of unknown length
             joined = [entries(node, i, values) for i in places]
             return Listed(tuple(entry for part in joined for entry in part))
     parts = [unlisted(part) for part in parts]
@@ -317,14 +317,14 @@ def join(node: Apply, values: list[Value]) -> Value:
 
 @table.length(ptb.Join)
 def join_length(node: Apply, var: Variable, axis: int) -> Length | None:
-    """Beside the axis that it is along."""
+    """The length of another axis than the joined one."""
     where, parts = split_axis(node, node.inputs)
     return size(parts[0], axis) if isinstance(where, int) and where != axis else None
 
 
 @table.placement(ptb.ExtractDiag)
 def diagonal(node: Apply, values: list[Value]) -> Value:
-    """Some elements of each row, or of what is combined over the rows."""
+    """Elements of each row, or of a value without rows."""
     value = unlisted(values[0])
     axes = node.op.axis1, node.op.axis2
     if isinstance(value, (Sharded, Position)):
@@ -337,7 +337,7 @@ def diagonal(node: Apply, values: list[Value]) -> Value:
 
 @table.placement(ptb.Split, by_elements=True, cost="view")
 def split(node: Apply, values: list[Value]) -> list[Value]:
-    """Cut along another axis than the rows'."""
+    """An array split along another axis than the rows'."""
     axis, (value, sizes) = split_axis(node, values)
     value = unlisted(value)
     if not is_replicated(unlisted(sizes)) or not isinstance(axis, (int, Replicated)):
@@ -354,12 +354,12 @@ def split(node: Apply, values: list[Value]) -> list[Value]:
 
 @table.placement(Reshape, lengths_from=1, **table.VIEW)
 def reshape(node: Apply, values: list[Value]) -> Value:
-    """Rows stay rows, in as many blocks as before, or fewer with axes before them.
+    """The rows' axis may merge with others, which gives blocks; see `Layout`.
 
-    In memory, there are ``L`` blocks with ``S`` elements of each of n rows, where ``L``
-    is the product of the lengths before the rows' axis and of the blocks along it, and
-    ``S`` that of the lengths after. A reshape keeps the order of elements, so the
-    lengths before the new axis must divide ``L``: what is left are blocks.
+    In memory, there are L blocks, each with S elements of each of n rows: L is the
+    product of the lengths before the rows' axis and of the number of blocks along it, S
+    that of the lengths after. A reshape keeps the order of elements. So the lengths
+    before the new axis must divide L, and the quotient is the new number of blocks.
     """
     value = unlisted(values[0])
     lengths = entries(node, 1, values)
@@ -384,16 +384,16 @@ def reshape(node: Apply, values: list[Value]) -> Value:
 
 @table.length(Reshape)
 def reshape_length(node: Apply, var: Variable, axis: int) -> Length | None:
-    """What it is told, or what is left of all elements."""
+    """The length in the reshape's operand; for -1, the quotient of all elements."""
     length = reshaped(node)[axis]
     return length if length.number >= 0 else None
 
 
 def reshaped(node: Apply) -> list[Length]:
-    """Return the lengths that a reshape gives; -1 in place of one that is not found."""
+    """Return the lengths of a reshape's result; -1 for one that is not found."""
     lengths = entries_of(node.inputs[1])
     for axis, length in enumerate(lengths):
-        if length.number < 0:  # what is left of all elements
+        if length.number < 0:  # all elements divided by the other lengths
             source = node.inputs[0]
             sizes = [size(source, i) for i in range(source.type.ndim)]
             others = product([*lengths[:axis], *lengths[axis + 1 :]])
@@ -402,11 +402,11 @@ def reshaped(node: Apply) -> list[Length]:
 
 
 def _check_divides(node: Apply, rows: Sharded, axis: int) -> None:
-    """Raise if the elements of a number of rows may not fill the axis of length -1.
+    """Raise if a rank's rows may not fill groups of a reshape's axis of length -1.
 
-    Two columns need an even number of rows that have one element each, which all rows
-    may have, and a rank's not. Where it is not known here how many a row has, calls are
-    asked.
+    Two columns of rows with one element each need an even number of rows: all rows may
+    be even in number, and a rank's not. If the graph does not tell how many elements a
+    row has, calls check it (`sizes.are_filled`).
     """
     new = reshaped(node)
     if new[axis].number >= 0:
@@ -421,32 +421,32 @@ def _check_divides(node: Apply, rows: Sharded, axis: int) -> None:
 
 
 def _blocks(node: Apply, rows: Sharded, axis: int, kind: str) -> Layout | None:
-    """Return how rows lie along an axis of a new shape."""
+    """Return the layout of rows along an axis of a reshape's result."""
     source = node.inputs[0]
     old = [size(source, i) for i in range(source.type.ndim)]
     new = reshaped(node)
     before, after = product(old[: rows.axis]), product(old[rows.axis + 1 :])
     new_before, new_after = product(new[:axis]), product(new[axis + 1 :])
     if rows.layout is None and new_after == after and new_before / before:
-        return None  # nothing differs along the axis, or along what it is split into
+        return None  # all entries along the axis are equal, before and after
     layout = rows.layout or IN_ORDER
-    # With a length of n before and after, L is what else there is.
+    # If both axes have length n, L is equal before and after.
     if rows.length == kind == "n" and layout.blocks == ONE and new_after == after:
         return layout
-    # By what lies before the rows, or else by what is left of all elements.
+    # From the lengths before the rows' axis, or else from those after it.
     blocks = product([before, layout.blocks]) / new_before
     if blocks is None:
         blocks = product([*new[axis:], layout.blocks]) / product(old[rows.axis :])
     if blocks is None or (blocks != ONE and kind == "n"):
         raise Refused("reshapes rows to lie elsewhere than they did")
-    # More blocks than one must end where an entry along the new axis does.
+    # Several blocks have to end between entries along the new axis.
     if blocks != ONE and after / new_after is None and new[axis] / blocks is None:
         raise Refused("reshapes rows to lie elsewhere than they did")
     return replace(layout, blocks=blocks, block=new[axis] / blocks)
 
 
 def _reshaped_position(value: Position, lengths: Sequence[Value]) -> Value:
-    """Numbers of rows, along another axis: as many, as the others have length 1."""
+    """Return row numbers along another axis, if all others have length 1."""
     axis = row_axis(lengths)
     axis = _inferred(lengths) if axis is None else axis
     others = [_number(size) for i, size in enumerate(lengths) if i != axis]

@@ -1,12 +1,12 @@
-"""Integers that wrap around: what is not true of them, though it is of numbers.
+"""Integers that wrap around, so that some equations of numbers do not hold.
 
-In b bits integers are numbers modulo 2**b. What adds and multiplies goes with that: the
-ranks' sums are the serial one when they are added, however often each has wrapped. What
-compares, divides or goes to a dtype with more numbers does not: of two that have
-wrapped the larger may be the other one, and 2**64 - 3 is not the float that -3 is.
+Integers of b bits are numbers modulo 2**b. Addition and multiplication respect that:
+the ranks' sums add up to the serial sum, however often each has wrapped. Comparison,
+division and conversion to a wider dtype do not: after wrapping, the smaller of two
+numbers may compare as the larger, and 2**64 - 3 is another float than -3.
 
-So the equations of `domain` are claimed of integers only where these cannot have
-wrapped, or where it makes no difference. What they cannot reach is told by bounds.
+So the equations of `domain` are claimed of integers only if these cannot have wrapped,
+which bounds of their absolute values tell, or if wrapping makes no difference.
 """
 
 from __future__ import annotations
@@ -34,20 +34,20 @@ from ..domain import Partial, Refused, Replicated, Value, describe
 from .base import PUTTING
 
 LENGTH = 2**31
-"""What the length of an axis is less than, and the number of elements summed."""
+"""More than the length of any axis, and than the number of elements of any sum."""
 
 _DEEP = 20
 
 
 def is_integer(var: Variable) -> bool:
-    """Tell whether a variable holds integers; bools are none, they do not wrap."""
+    """Return whether a variable has integers; bools do not count, nor wrap."""
     return getattr(var.type, "dtype", "bool")[:1] in "iu"
 
 
 def check_extreme(node: Apply, result: Value) -> None:
-    """Raise if an Op that adds or multiplies would give an extreme, in integers.
+    """Raise if an Op that adds or multiplies gives a maximum or minimum of integers.
 
-    The largest integer may be the least with 10 added.
+    The largest integer may become the smallest if 10 is added.
     """
     is_extreme = isinstance(result, Partial) and result.op in ("max", "min")
     if is_extreme and is_integer(node.outputs[0]):
@@ -55,10 +55,10 @@ def check_extreme(node: Apply, result: Value) -> None:
 
 
 def is_minimum(node: Apply) -> bool:
-    """Tell whether a node is how PyTensor writes a minimum of integers, ``-max(-x)``.
+    """Return whether a node is ``-max(-x)``, as PyTensor writes a minimum of integers.
 
-    Where -x wraps around, it depends on what PyTensor's rewrites see of it what comes
-    out: there is no serial value that could differ.
+    If -x wraps around, the result depends on PyTensor's rewrites even in the serial
+    run. So no serial value can be missed.
     """
     if not _is_negative(node):
         return False
@@ -75,22 +75,22 @@ def _is_negative(node: Any) -> bool:
 
 
 def keeps_order(source: np.dtype, target: np.dtype) -> bool:
-    """Tell whether what is larger is not less after it has been converted."""
+    """Return whether a conversion of dtypes keeps the order of values."""
     if target.kind in "iu":
         return np.can_cast(source, target)
     return source.kind == "b" or target.kind == "f"
 
 
 def may_have_wrapped(var: Variable) -> bool:
-    """Tell whether integers are known only modulo 2**b, and not as numbers."""
+    """Return whether a variable's integers may have wrapped around."""
     dtype = np.dtype(var.type.dtype)
     return dtype.kind in "iu" and bound(var) > np.iinfo(dtype).max
 
 
 def bound(var: Variable, depth: int = 0) -> int:
-    """Return what no integer of a variable exceeds in absolute value.
+    """Return a bound of the absolute values that a variable's integers should have.
 
-    It is more than the dtype's largest where they may have wrapped.
+    It exceeds the dtype's largest integer if they may have wrapped.
     """
     dtype = np.dtype(var.type.dtype)
     if dtype.kind not in "iu":
@@ -106,7 +106,7 @@ def bound(var: Variable, depth: int = 0) -> int:
 
 
 def _made(node: Apply, depth: int) -> int | None:
-    """Return the bound of what a node computes; None if it is not known."""
+    """Return the bound of a node's output; None if it is not known."""
     op = getattr(node.op, "scalar_op", node.op)
     if isinstance(op, (Shape, Shape_i)):
         return LENGTH - 1
@@ -152,7 +152,7 @@ _ADDS_AT: tuple[type, ...] = (IncSubtensor, *PUTTING)
 def wrapped(
     var: Variable, value: Value, node: Apply, values: Sequence[Value]
 ) -> str | None:
-    """Return why an equation does not hold of integers; None if it does."""
+    """Return why `value` does not hold for an output of integers; None if it holds."""
     if is_integer(var) and getattr(value, "power", None) and not _is_right(var, value):
         return f"has {describe(value)} in integers, which may wrap around"
     if not _is_sum(value):
@@ -165,7 +165,7 @@ def wrapped(
 
 
 def _is_right(var: Variable, value: Value) -> bool:
-    """Tell whether a number is n itself, or follows from n and is too small to wrap."""
+    """Return whether a value is n itself, or a multiple of n that cannot wrap."""
     if not isinstance(value, Replicated):
         return False
     is_small = _is_signed(var) and not may_have_wrapped(var)
