@@ -1,15 +1,15 @@
-"""Which rows of data that stays as it is other nodes have, from commands before.
+"""`NodeCache`: node 0's table of the rows of `Data` that other nodes have copies of.
 
-What a script cannot have written to since it was sent (`Data` knows) is not sent again.
-Of a `Data` a node has a copy, either of
+Rows that the script cannot have written to since they were sent (see `Lending`) are not
+sent again. A node has one copy of a `Data`, with either
 
-* the rows of its own in slices that calls had: each is sent to the nodes that compute
-  on it, once; or of
-* all rows, when calls have asked by numbers, as shuffled batches do, for as many rows
-  as there are: the next epoch has others in each batch, of which a node would have few.
+* its own ranks' rows of the slices in calls: each row is sent once, to the node that
+  computes on it; or
+* all rows, once calls have selected as many rows by their numbers as there are, as with
+  shuffled batches: in the next epoch a node needs other rows.
 
-Numbers and slices are the same for all nodes, and each finds by itself which rows of a
-slice are its own.
+Copies have numbers. Numbers and slices are the same for all nodes, and each node finds
+by itself which rows of a slice are its own.
 """
 
 from __future__ import annotations
@@ -22,32 +22,32 @@ from typing import TypeAlias
 from ..memory.segment import Window
 
 Key: TypeAlias = tuple[int, int]
-"""Of a `Data`: that of its segment."""
+"""The key of a `Data`: that of its segment."""
 
 Span: TypeAlias = tuple[int, int, int]
-"""Where the rows of a slice begin and stop, and by how many it is cut between ranks: a
-rank has a multiple of these; see `partition.cuts`."""
+"""A slice: its first row, the row after its last, and the block at whose multiples it
+is cut between ranks; see `partition.cuts`."""
 
 
 @dataclass
 class Cached:
-    """What all other nodes have of one `Data`, as node 0 knows it."""
+    """Node 0's entry for other nodes' copies of one `Data`."""
 
-    number: int  # what nodes know it by
-    state: int  # which values it has; see `Lending`
-    was_whole: bool = False  # all rows were sent, and had other values then
-    is_whole: bool = False
+    number: int  # of the copy, on all nodes
+    state: int  # of the values; see `Lending.state`
+    was_whole: bool = False  # a former copy, of other values, had all rows
+    is_whole: bool = False  # nodes have all rows
     spans: set[Span] = field(default_factory=set)  # else each has its rows of these
-    nbytes: int = 0  # what a node needs for it, at the most
-    asked: int = 0  # rows that were asked for by their numbers, and sent
+    nbytes: int = 0  # the most that the copy takes on a node
+    asked: int = 0  # rows that commands have selected by their numbers
 
 
 class NodeCache:
-    """What node 0 knows of the rows that other nodes keep, `room` bytes of each.
+    """Node 0's table of other nodes' copies; each node may keep `room` more bytes.
 
-    Every command is planned between `begin` and `sent`. One that was not sent, as an
-    interrupt came, has changed what is said here and nothing there: then all nodes
-    forget all that they have with the next.
+    Every command is planned between `begin` and `sent`. If an interrupt keeps a planned
+    command from being sent, the table has changes that nodes do not have: then the next
+    command makes all nodes give up all copies.
     """
 
     def __init__(self, room: int = 0) -> None:
@@ -57,11 +57,11 @@ class NodeCache:
         self._is_full = False
         self._is_sent = True
         self._command = self._planned = b""
-        # Of the command: copies that nodes give up with it, and windows of `Data` that
-        # all nodes get a copy of, by number.
+        # For the command: the numbers of copies that nodes give up, and the windows of
+        # `Data` that it sends whole, by number.
         self.forgotten: list[int] = []
         self.wholes: dict[int, Window] = {}
-        # What the command uses, and of which it has slices.
+        # The data that the command uses, and those of which it has slices.
         self._used: set[Key] = set()
         self._cut: set[Key] = set()
 
@@ -70,7 +70,7 @@ class NodeCache:
     def begin(self) -> None:
         """Begin to plan a command."""
         if not self._is_sent:
-            # Those of commands before are among them: which ones is not known any more.
+            # Which of these the nodes have is not known any more.
             self.forgotten += [copy.number for copy in self._copies.values()]
             self._copies.clear()
             self._command = b""
@@ -78,29 +78,29 @@ class NodeCache:
         self.wholes, self._used, self._cut = {}, set(), set()
 
     def is_again(self, command: bytes) -> bool:
-        """Take note of what is to be sent; tell whether it is that of the last time."""
+        """Note the command to be sent; return whether it equals the last one sent."""
         self._planned = command
         return command == self._command
 
     def sent(self) -> None:
-        """Take note that the nodes have got the command; no interrupt comes here."""
+        """Note that the command was sent; called where no interrupt can come."""
         self.forgotten, self._command = [], self._planned
         self._is_sent = True
 
     def told(self, words: Sequence[int]) -> None:
-        """Take note of what nodes say at the end of a command: see `Inbox.word`."""
+        """Note the nodes' words at the end of a command: see `Inbox.word`."""
         if any(word < 0 for word in words):
-            # Some have the rows of the last command and some have not.
+            # Only some nodes have the rows of this command.
             for data in self._used:
                 self.forget(data)
             self.room, self._command, self._is_full = 0, b"", True
         elif any(words) and not self._is_full:
             self.room = min(word for word in words if word)
 
-    # -- what it uses
+    # -- the data that a command uses
 
     def forget(self, data: Key) -> None:
-        """Have nodes give up the rows of data that is no more."""
+        """Have nodes give up their copies of data, with the next command."""
         known = self._copies.pop(data, None)
         if known is not None:
             self.forgotten.append(known.number)
@@ -114,18 +114,20 @@ class NodeCache:
         nbytes: int,
         asked: int | None = None,
     ) -> int | None:
-        """Return by which number nodes have all rows; None if they are not to."""
-        # The command asks for so many of the rows by their numbers; by default for all,
-        # which all ranks read: they are counted once, however often they are named.
+        """Return the number of the copy if nodes have, or now get, all rows, else None.
+
+        The command selects `asked` rows by numbers; with None every rank reads all,
+        which count once in a command.
+        """
         if asked is None:
             asked = 0 if data in self._used else rows
         copy = self._copy(data, state)
         if copy is None or copy.is_whole:
             return None if copy is None else copy.number
         copy.asked += asked
-        # To send all of it to all nodes takes node 0 as long as to send each batch of
-        # an epoch to those that compute on it. Where that was in vain before, as
-        # someone writes to the data after each epoch, the values are to stay first.
+        # Sending all rows to all nodes takes node 0 as long as sending an epoch's rows
+        # to the nodes that compute on them. If a former whole copy became outdated, as
+        # when the script writes after each epoch, wait for twice as many rows.
         if copy.asked < (2 * rows if copy.was_whole else rows):
             return None
         return self._make_whole(data, copy, window, nbytes)
@@ -138,14 +140,16 @@ class NodeCache:
         nbytes: int,
         spans: Mapping[Span, int],
     ) -> tuple[int | None, list[Span]]:
-        """Return by which number nodes have rows of slices, and of which it is new."""
-        # The number is None where they keep no rows of this data. A slice that is too
-        # much, by its bytes of a node in `spans`, is not among those that nodes have.
+        """Return the number of nodes' copy for slices of data, and the slices to send.
+
+        `spans` has the slices, and the most bytes of each on a node. The number is None
+        if nodes keep no rows of these values. Slices without room are not kept.
+        """
         copy = self._copy(data, state)
         if copy is None or copy.is_whole:
             return None if copy is None else copy.number, []
         new = {span: size for span, size in spans.items() if span not in copy.spans}
-        overlap = copy.nbytes + sum(new.values()) > nbytes  # then all rows take less
+        overlap = copy.nbytes + sum(new.values()) > nbytes  # all rows would take less
         if overlap and self._make_whole(data, copy, window, nbytes) is not None:
             return copy.number, []
         self._cut.add(data)
@@ -159,7 +163,7 @@ class NodeCache:
         return copy.number, found
 
     def has_got(self, data: Key, state: int, spans: Mapping[Span, int]) -> int:
-        """Return the number by which nodes have rows that they got by themselves."""
+        """Return the number of a copy with rows of slices that nodes have read."""
         copy = self._copy(data, state)
         assert copy is not None
         copy.spans, copy.nbytes = set(spans), sum(spans.values())
@@ -167,15 +171,15 @@ class NodeCache:
         return copy.number
 
     def is_whole(self, data: Key) -> bool:
-        """Tell whether nodes have, or get, all rows of data that the command uses."""
+        """Return whether nodes have, or get, all rows of data the command uses."""
         return data in self._used and self._copies[data].is_whole
 
     def has(self, data: Key, span: Span) -> bool:
-        """Tell whether nodes have, or get, their rows of a slice."""
+        """Return whether nodes have, or get, their rows of a slice."""
         return span in self._copies[data].spans
 
     def _copy(self, data: Key, state: int) -> Cached | None:
-        """Return a copy of these values; None if this command has others already."""
+        """Return the entry for these values; None if the command uses others, too."""
         known = self._copies.get(data)
         if known is None or known.state != state:
             if known is not None and data in self._used:
@@ -191,8 +195,8 @@ class NodeCache:
     def _make_whole(
         self, data: Key, copy: Cached, window: Window, nbytes: int
     ) -> int | None:
-        """Have nodes have all rows in place of some; None if that is too much."""
-        # Other arguments of this command may be slices of the copy that there is.
+        """Replace nodes' copies by whole ones; return the number, None without room."""
+        # Other arguments of this command may be slices of the present copy.
         if data in self._cut or nbytes > self.room:
             return None
         self.room -= nbytes

@@ -1,10 +1,10 @@
-"""The clocks of nodes: each has begun at another time, at its own rate.
+"""Comparison of the nodes' clocks, which differ in their zero and their rate.
 
-Node 0 asks each other node what time it is there, several times, and takes the answer
-that came back first: it was given between the question and its coming, so that half of
-the round trip is the most that the middle can be wrong (Cristian, "Probabilistic clock
-synchronization", 1989, as NTP does). That is done twice, and in between clocks are
-taken to go evenly.
+Node 0 asks each other node for its time, several times, and uses the answer with the
+shortest round trip. The answer was given at some time within the round trip, so node 0
+takes the middle, with an error of half the round trip at most (Cristian, "Probabilistic
+clock synchronization", 1989, as NTP does). This is done twice, and clocks are taken to
+have a constant rate in between.
 """
 
 from __future__ import annotations
@@ -16,25 +16,27 @@ from typing import Any, NamedTuple
 import numpy as np
 
 ROUND_TRIPS = 32
-"""Questions to each node: with other programs on the cores, most answers come late."""
+"""Questions to each node: if other programs use the cores, most answers come late."""
 
 
 class Sample(NamedTuple):
-    """What a clock said when node 0's said something, in seconds."""
+    """The times of node 0's clock and a node's clock at one moment, in seconds."""
 
-    here: float
-    there: float
-    error: float  # the most by which `here` can be wrong
+    here: float  # node 0's
+    there: float  # the node's
+    error: float  # the largest possible error of `here`
 
     @property
     def ahead(self) -> float:
-        """How far that clock is ahead of node 0's."""
+        """The seconds that the node's clock is ahead of node 0's."""
         return self.there - self.here
 
 
 def compare(link: Any) -> list[Sample]:
-    """Compare the nodes' clocks, after a round in which all have met."""
-    # Node 0 returns a sample of each node, itself first; others return none.
+    """Compare the nodes' clocks; all masters call this, right after a round.
+
+    Node 0 returns a sample for each node, itself first; others return none.
+    """
     answer = np.zeros(1)
     if link.node:
         for _ in range(ROUND_TRIPS):
@@ -57,7 +59,7 @@ def compare(link: Any) -> list[Sample]:
 
 
 class Clock:
-    """A node's clock, by what it has said when node 0's said something.
+    """Converts a node's times to node 0's clock, by two samples.
 
     Examples
     --------
@@ -72,20 +74,20 @@ class Clock:
         self._rate = (end.here - begin.here) / passed if passed > 0 else 1.0
 
     def here(self, there: float) -> float:
-        """Return what node 0's clock said when this one said something in between."""
+        """Return node 0's time for the node's time `there`, between the samples."""
         return self.begin.here + (there - self.begin.there) * self._rate
 
     @property
     def ahead(self) -> list[float]:
-        """How far it is ahead of node 0's, in the beginning and in the end."""
+        """The seconds that the node's clock is ahead, at the first and last sample."""
         return [self.begin.ahead, self.end.ahead]
 
     @property
     def error(self) -> float:
-        """The most by which `here` is wrong, of a clock that goes evenly."""
+        """The largest error of `here`, if the clock's rate is constant."""
         return max(self.begin.error, self.end.error)
 
 
 def between(begin: Sequence[Sample], end: Sequence[Sample]) -> list[Clock]:
-    """Return the clocks of all nodes, which were compared twice."""
+    """Return the clocks of all nodes, by the results of two comparisons."""
     return [Clock(*pair) for pair in zip(begin, end, strict=True)]

@@ -1,19 +1,19 @@
-"""How a rank meets those of all nodes, and reduces values with them.
+"""Communication between the ranks of all nodes: meetings and all-reduces.
 
-A meeting of all ranks is one of the node's ranks, a round of the masters, and another
-meeting in which the ranks learn what has come of it.
+A meeting of all ranks has three steps: a meeting of each node's ranks, a round of the
+masters, and another meeting in which each node's ranks learn the outcome.
 
-Values that are few, or of types that would be rounded twice, nodes send as their ranks
-have them: every node reduces them in the order of ranks, as one machine does. Of others
-each node's ranks reduce their own first, and then each node a part of the values, not
-by ``MPI_Allreduce``, which knows no float16 and no minimum that a NaN wins, and whose
-bits are the library's::
+All-reduces have two ways. Few values, and values of dtypes that would be rounded twice,
+are sent as each rank has them, and every node reduces all ranks' values in the order of
+ranks, as one machine does. Of other values each node first reduces its own ranks', and
+then the nodes reduce theirs. They do not use ``MPI_Allreduce``, which has no float16
+and no minimum that propagates NaN, and whose bits depend on the library::
 
     node 0   | part 0 | part 1 |      all-to-all: node i receives part i of every node,
-    node 1   | part 0 | part 1 |      reduces it in the order of nodes, and
-    results  | part 0 | part 1 |      all-gather: has all nodes have it.
+    node 1   | part 0 | part 1 |      and reduces it in the order of nodes
+    results  | part 0 | part 1 |      all-gather: all nodes receive all parts
 
-Those are as many bytes as a ring sends, in two steps.
+That sends as many bytes as a ring, in two steps.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ from .nodes import Cluster
 from .rounds import Headers
 
 FEW = 4096
-"""Bytes of one rank's values up to which all ranks' are sent as they are."""
+"""The most bytes of one rank's values that are sent by rank, not reduced by node."""
 
 
 def goes_by_rank(op: ReduceOp, dtype: np.dtype, nbytes: int) -> bool:
-    """Tell whether ranks' values are sent as they are, and not what a node makes."""
+    """Return whether nodes send all ranks' values, and do not reduce them first."""
     return nbytes <= FEW or not is_direct(op, np.dtype(dtype))
 
 
@@ -54,9 +54,13 @@ def rows_of_ranks(
     widths: Sequence[int],
     dtypes: Sequence[np.dtype],
 ) -> list[np.ndarray]:
-    """Return the rows of all ranks, of arrays that each node has given one by one."""
-    if len(widths) == 1:  # they lie as they are to
-        # Of a bytearray: kernels for arrays that are read only are compiled anew.
+    """Return arrays with a row for each rank, one array for each width and dtype.
+
+    `given` has the bytes of each node, `ranks` their numbers of ranks: one array after
+    the other, of a row for each of the node's ranks.
+    """
+    if len(widths) == 1:  # the nodes' bytes are in this order already
+        # A bytearray, as kernels would be compiled again for read-only arrays.
         rows = np.frombuffer(bytearray().join(given), dtypes[0])
         return [rows.reshape(sum(ranks), widths[0])]
     found, starts = [], [0] * len(given)
@@ -71,14 +75,14 @@ def rows_of_ranks(
 
 
 class NodeReduction:
-    """One node's part in all-reduces over nodes of what its ranks have reduced."""
+    """One node's part in an all-reduce of `values`, which each node has reduced."""
 
     def __init__(self, link: Link, op: ReduceOp, values: np.ndarray) -> None:
         self._link, self._values = link, values
         unit = max(1, ALIGNMENT // values.itemsize)  # parts meet on cache lines
         ends = np.array(cuts(values.size, link.size, unit))
         mine = ends[link.node + 1] - ends[link.node]
-        # As MPI takes them: how many bytes each node's part has, and where it begins.
+        # For MPI: the bytes of each node's part, and where it begins.
         nbytes, starts = np.diff(ends) * values.itemsize, ends[:-1] * values.itemsize
         self._parts = nbytes.tolist(), starts.tolist()
         self._rows = np.empty((link.size, mine), values.dtype)
@@ -86,7 +90,7 @@ class NodeReduction:
         self._reduction = Reduction(op, self._rows, self._part, 0)
 
     def run(self, weights: Sequence[float]) -> None:
-        """Reduce, after a round in which all have met, by the rows of each node."""
+        """Reduce, right after a round of all masters; `weights` are those of nodes."""
         link = self._link
         link.all_to_all(self._values, self._parts, self._rows)
         start = perf_counter()
@@ -96,10 +100,10 @@ class NodeReduction:
 
 
 class NodesComm:
-    """One rank's end of the way to the ranks of all nodes.
+    """One rank's communication with the ranks of all nodes.
 
-    `local` is that to those of its own, `ranks` how many each has, and the `cluster` is
-    for the master of a node.
+    `local` is its communication within its node, `ranks` has each node's number of
+    ranks, and `cluster` is used by the node's master only.
     """
 
     def __init__(
@@ -115,23 +119,23 @@ class NodesComm:
         self._cluster = cluster if local.rank == 0 else None
 
     def look(self) -> Callable[[], object]:
-        """Return what a master looks for while it waits for other nodes."""
+        """Return a function for a master to call while it waits for other nodes."""
         return self.local.patience() if self.node == 0 else self.local.look_about
 
     def look_about(self) -> None:
-        """Raise if what this rank waits for, and no meeting, will not come."""
+        """Raise if a rank has died or given up; called in waits outside meetings."""
         self.local.look_about()
         if self._cluster is not None:
             self._cluster.hear_alarms()
 
     def fractions(self, weights: Sequence[float]) -> np.ndarray:
-        """Return weights of all ranks as fractions of their sum."""
+        """Return the weights of all ranks as fractions of their sum."""
         return np.array(shares(list(weights)))
 
     def barrier(self) -> None:
         """Return when every rank of every node has come here."""
-        # The second holds the node's other ranks back until its master has met the
-        # others. If it cannot, it aborts, and they learn of that there.
+        # The second local barrier holds the node's other ranks back until its master
+        # has met the others. If the master fails, it aborts, and they see that there.
         self.local.barrier()
         if self._cluster is not None:
             self._cluster.meet(self.look())
@@ -157,15 +161,15 @@ class NodesComm:
         return self.told(found)
 
     def told(self, value: Any) -> Any:
-        """Return on all ranks of a node what its master has."""
+        """Return the master's `value` on all ranks of its node."""
         return self.local.exchange(value)[0]
 
     def of_node(self, weights: Sequence[float]) -> list[float]:
-        """Return the weights of this node's ranks, of those of all."""
+        """Return the weights of this node's ranks, given those of all ranks."""
         return list(weights[self.first : self.first + self.local.size])
 
     def by_node(self, weights: Sequence[float]) -> list[float]:
-        """Return what each node weighs; where nobody has rows, its ranks count."""
+        """Return each node's weight; if all ranks' are 0, its number of ranks."""
         if not any(weights):
             return [float(n) for n in self.ranks]
         return [sum(weights[start:stop]) for start, stop in spans(self.ranks)]
@@ -177,18 +181,18 @@ class NodesComm:
         then: Callable[[Headers], object] | None = None,
         is_short: bool = False,
     ) -> Headers:
-        """In the master of a node, meet those of the others; see `Cluster.meet`."""
+        """In a node's master, meet the other masters; see `Cluster.meet`."""
         assert self._cluster is not None
         return self._cluster.meet(self.look(), data, word, then, is_short)
 
     @property
     def link(self) -> Any:
-        """What connects the masters, in one of them; other ranks have none."""
+        """The master's `Link`; None on other ranks."""
         return None if self._cluster is None else self._cluster.link
 
     def compare_clocks(self) -> list[Sample]:
-        """Compare the clocks of nodes, in their masters; node 0's has the result."""
-        # Other ranks do nothing, and wait for nobody.
+        """Compare the nodes' clocks; returns samples on rank 0, [] on others."""
+        # Only masters take part; other ranks return at once.
         found: list[Sample] = []
         if self._cluster is not None:
             self.meet(b"", 0, lambda _: found.extend(compare(self.link)))
@@ -196,7 +200,7 @@ class NodesComm:
 
 
 class NodesBuffers(FlatBuffers):
-    """The flat buffers of one rank, for values that ranks of all nodes reduce."""
+    """The flat buffers of one rank, for values that the ranks of all nodes reduce."""
 
     _comm: NodesComm  # type: ignore[assignment]
 
@@ -210,7 +214,7 @@ class NodesBuffers(FlatBuffers):
         cut: BlockCut,
         times: Times = UNCOUNTED,
     ) -> list[np.ndarray]:
-        """Combine the subtrees of all ranks: few numbers, that all of them get."""
+        """Combine the subtrees of all ranks, which every rank gets: they are few."""
         mine = None if given is None else (given.entries, given.columns.each)
         times.spent(REDUCE)
         told = [each for each in self._comm.exchange(mine) if each is not None]
@@ -221,9 +225,7 @@ class NodesBuffers(FlatBuffers):
         return results
 
     def _refuse(self) -> None:
-        """Meet ranks that may have a buffer where this one has none."""
-        # The meetings are those of `NodesBuffer.reduce`, which the others are in: one
-        # of the node, one of the masters, and one that tells the node what came of it.
+        """Take part in the three meetings of `NodesBuffer.reduce`, and refuse."""
         comm = self._comm
         comm.local.agree(-1)
         if comm.local.rank == 0:
@@ -234,15 +236,15 @@ class NodesBuffers(FlatBuffers):
         return NodesBuffer, self._comm.local.size + 1
 
     def _renew(self, *given: Any) -> StageBuffer:
-        """Make a buffer on each node for values of other shapes, together with all."""
+        """Make a buffer on each node for values of other shapes; all ranks do so."""
         buffer = super()._renew(*given)
-        # Each node's rows have a number of its own: node 0's is for all.
+        # Each node has given its buffer another serial number: all take node 0's.
         buffer.serial = self._comm.exchange(buffer.serial)[0]
         return buffer
 
 
 class OwnNodeBuffers(FlatBuffers):
-    """The flat buffers of one rank, for values that its node's ranks alone reduce."""
+    """The flat buffers of one rank, for values that only its node's ranks reduce."""
 
     def __init__(self, comm: NodesComm, attachments: Attachments) -> None:
         super().__init__(comm.local, attachments)
@@ -251,7 +253,7 @@ class OwnNodeBuffers(FlatBuffers):
     def reduce(
         self, key: Any, values: Any, ops: Any, weights: Any, *more: Any, **named: Any
     ) -> list[np.ndarray]:
-        """Combine the values of the node's ranks; the weights are those of all."""
+        """Combine the values of the node's ranks; `weights` are those of all ranks."""
         own = self._of_node(weights)
         return super().reduce(key, values, ops, own, *more, **named)
 
@@ -260,7 +262,7 @@ class NodesBuffer(FlatBuffer):
     """One flat buffer of a node, as one of its ranks sees it."""
 
     def _prepare(self, comm: Any, plan: FlatLayout, rows: np.ndarray) -> np.ndarray:
-        """Make what reduces the values, and return the memory of the results."""
+        """Make the reductions of all runs, and return the memory of the results."""
         self._by_rank: list[tuple[ValueRun, np.ndarray, Reduction]] = []
         self._within: list[tuple[Any, list]] = []
         self._over: list[NodeReduction] = []
@@ -299,10 +301,10 @@ class NodesBuffer(FlatBuffer):
             for reduction, members in self._within:
                 reduction.put([(start, values[i]) for i, start in members])
         times.spent(REDUCE, self._nbytes)
-        # To agree is a meeting: from here on others of the node read this rank's row.
+        # `agree` is a meeting: from here on the node's ranks read this rank's row.
         words = local.agree(self.serial if fits else -1)
         times.spent(WAIT)
-        # The same on all ranks of the node; of the other nodes the masters learn.
+        # The same on all ranks of the node; the masters compare it between nodes.
         fits = all(word == self.serial for word in words)
         if fits and self._within:
             of_node = comm.of_node(weights)
@@ -313,7 +315,7 @@ class NodesBuffer(FlatBuffer):
         verdict = 0
         if local.rank == 0:
             verdict = self._over_nodes(comm, fits, weights, times)
-        # The others wait here for their master, who writes to the results meanwhile.
+        # Other ranks wait here while their master writes the results.
         verdict = local.agree(verdict)[0]
         if local.rank == 0:
             times.spent(WAIT)
@@ -324,10 +326,10 @@ class NodesBuffer(FlatBuffer):
     def _over_nodes(
         self, comm: NodesComm, fits: bool, weights: Sequence[float], times: Times
     ) -> int:
-        """Combine the nodes' values, in the master, if those of all fit.
+        """Combine the nodes' values, in the master, if all ranks' values fit.
 
-        Returns 0 if they do not, and else 1 and the nanoseconds that it took when all
-        had met: one word, which the node's ranks are told.
+        Returns 0 if they do not, else 1 plus the nanoseconds since all had met: one
+        word, for the node's ranks.
         """
         start, sent = perf_counter(), comm.link.values_sent
         columns = [slice(run.start, run.end) for run, *_ in self._by_rank]
@@ -346,7 +348,7 @@ class NodesBuffer(FlatBuffer):
                 reduction.run(comm.by_node(weights))
             times.spent(NODES, self._nbytes)
 
-        # Where nothing but `mine` is sent, headers that say all are the end of it.
+        # Short if only `mine` is sent, which the headers may contain.
         word = self.serial if fits else -1
         comm.meet(mine, word, then, is_short=not self._over)
         if not met:
@@ -358,7 +360,7 @@ class NodesBuffer(FlatBuffer):
     def _reduce_ranks(
         self, comm: NodesComm, given: Sequence[Bytes], weights: Sequence[float]
     ) -> None:
-        """Reduce what all ranks have given, in their order."""
+        """Reduce the values sent by rank, in the order of ranks."""
         start = perf_counter()
         fractions = np.array(shares(weights))
         widths = [every.shape[1] for _, every, _ in self._by_rank]

@@ -1,7 +1,8 @@
-"""Where a node puts what comes with commands, and what it keeps of that.
+"""`Inbox`: memory for the arrays that a node receives with commands.
 
-It comes right into shared memory, which the node's ranks read: what is kept into
-segments of its own, and all else to where the node's session has such things.
+Arrays are received right into shared memory, which the node's ranks read. Copies of
+`Data`, which are kept for later commands, have segments of their own; other arrays go
+to the memory of the node's session.
 """
 
 from __future__ import annotations
@@ -19,32 +20,33 @@ from .launcher import Node
 from .message import Here, Message, OfAll, OfEach
 
 UNKNOWN = 1 << 40
-"""Bytes that are taken to be free where the system does not say how many are."""
+"""Bytes assumed to be free if the system does not say how many are."""
 
 
 def free_memory() -> int:
-    """Return how many bytes of memory nobody uses on this machine."""
+    """Return the free bytes of memory of this machine."""
     limit = tightest()
     return UNKNOWN if limit is None else limit.free
 
 
 def to_keep(free: int, kept: int, nodes: Sequence[Node], node: int) -> int:
-    """Return how many bytes more a node may keep: half of what it would have free."""
+    """Return how many more bytes a node may keep, of half of `free` + `kept`."""
     hosts = [each.host for each in nodes]  # nodes of one machine share its memory
     share = (free + kept) // (2 * hosts.count(hosts[node]))
     return max(1, share - kept)
 
 
 class Copy:
-    """A copy of rows of one `Data`, one after the other, in shared memory.
+    """A copy of rows of one `Data`, in shared memory.
 
-    It has all of them (`whole`, where `array` is to be filled), or those of slices.
+    If `whole`, `array` has room for all rows, of `shape`. Otherwise it has this node's
+    rows of slices, one after the other, and `shape` is that of a row.
     """
 
     def __init__(
         self, dtype: np.dtype, shape: tuple[int, ...], whole: bool = False
     ) -> None:
-        self.starts: dict[Span, int] = {}  # where this node's rows of slices begin
+        self.starts: dict[Span, int] = {}  # a slice's first row in `array`
         self._dtype, self._shape = dtype, shape
         self.rows = 0
         self.segment = Segment(math.prod(shape) * dtype.itemsize if whole else 1)
@@ -52,11 +54,11 @@ class Copy:
 
     @property
     def window(self) -> Window:
-        """All its rows."""
+        """The window of `array`."""
         return self.segment.window(self.array)
 
     def add(self, rows: int) -> np.ndarray:
-        """Make room for further rows of slices, and return it."""
+        """Make room for `rows` more rows of slices, and return that part of `array`."""
         start, self.rows = self.rows, self.rows + rows
         width = math.prod(self._shape) * self._dtype.itemsize
         self.segment.grow(self.rows * width)
@@ -65,31 +67,32 @@ class Copy:
 
 
 class Inbox:
-    """What a node gets with commands.
+    """The memory for arrays that come with commands, on another node than 0.
 
-    `room` makes room for what is not kept: given dtypes and shapes, it returns arrays
-    in shared memory, and their windows.
+    ``room(kinds)`` makes memory for arrays that are not kept: given pairs of dtype and
+    shape, it returns arrays in shared memory, and their windows.
     """
 
     def __init__(
         self, room: Callable[[list], tuple[list[np.ndarray], list[Window]]]
     ) -> None:
         self._room = room
-        self.copies: dict[int, Copy] = {}  # of data, by number; see `NodeCache`
+        self.copies: dict[int, Copy] = {}  # by the numbers of `NodeCache`
         # The keys of segments that the node's ranks may unmap.
         self.gone: list[tuple[int, int]] = []
-        # Of the last command: why there was no room for what came with it; whether it
-        # has had the node keep other rows than before; and where the arrays lie that
-        # all nodes got with it, and this node alone, None for what is kept.
+        # For the last command: the error if there was no memory for its arrays; whether
+        # `copies` has changed; the windows of the arrays sent to all nodes; and those
+        # of the arrays sent to this node alone, None for rows in `copies`.
         self.error: BaseException | None = None
         self.has_changed = False
         self.windows: list[Window] = []
         self.sent: list[Window | None] = []
 
     def word(self, nodes: Sequence[Node], node: int) -> int:
-        """Return what node 0 is told: how many bytes may be kept, or -1 for an error.
+        """Return the word of the node's `JOIN` header, for `NodeCache.told`.
 
-        That is 0, and tells nothing, where nothing has changed.
+        It is the number of further bytes that the node may keep, -1 after an error, or
+        0 if the command has not changed `copies`.
         """
         if self.error is not None:
             return -1
@@ -99,8 +102,8 @@ class Inbox:
         return to_keep(free_memory(), kept, nodes, node)
 
     def make_room(self, message: Message, here: Here) -> list[np.ndarray]:
-        """Return arrays for the bytes that follow a message, in their order."""
-        # Nothing is raised here: the bytes come in any case.
+        """Return arrays to receive the bytes that follow a message, in their order."""
+        # Nothing is raised here, as the bytes must be received in any case.
         self.error, self.has_changed = None, False
         for number in message.forgotten:
             copy = self.copies.pop(number, None)
@@ -111,7 +114,7 @@ class Inbox:
         try:
             return self._places(message, shapes)
         except Exception as error:
-            # The command is not run here then, and node 0 forgets: see `word`.
+            # This node will not run the command, and node 0 forgets copies: see `word`.
             self.error = error
             kinds = [(kind.dtype, kind.shape) for kind in message.following]
             for each, some in zip(message.rows, shapes, strict=True):
@@ -129,7 +132,7 @@ class Inbox:
         for kind, some in zip(message.rows, shapes, strict=True):
             if kind.number is None:
                 passing += [(kind.dtype, shape) for shape in some]
-        # Before the first session there is no room, and nothing that would need it.
+        # Before the first session `room` cannot be called, and nothing needs it.
         places, windows = self._room(passing) if passing else ([], [])
         left = iter(zip(places, windows, strict=True))
         self.windows, self.sent, found = [], [], []
@@ -156,7 +159,7 @@ class Inbox:
         return found
 
     def _keep_rows(self, kind: OfEach, lengths: Sequence[int]) -> list[np.ndarray]:
-        """Make room for rows of slices in the copy that a node has, or in a new one."""
+        """Return room for rows of slices, in the node's copy of data or a new one."""
         assert kind.number is not None
         self.has_changed = True
         copy = self.copies.get(kind.number)

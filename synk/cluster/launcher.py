@@ -1,12 +1,12 @@
-"""What has launched this process, by its environment, and which cores it may use.
+"""The launcher of this process, found from its environment, and the cores to use.
 
-Before `MPI.Init` only the environment tells whether there are other processes, and
-ranks are forked before that.
+Ranks are forked before `MPI.Init`, and until then only the environment says whether
+there are other processes.
 
-Launchers bind the processes that they start, mpirun each to one core if they are two,
-srun each to one if nobody has asked for more. A node's master forks a rank for each of
-its cores. So it takes more, but none that may be another job's: where a job has a part
-of a host alone, what it is bound to stays.
+Launchers bind the processes that they start to cores: mpirun binds each to one core if
+they are two, srun to one unless more are asked for. A node's master forks a rank for
+each of its cores, so it takes more than it is bound to, but none that may be another
+job's: if the job has only a part of the host, the binding stays.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from ..workers.affinity import allowed_cores, share, why_not_pinned
 
 
 class Node(NamedTuple):
-    """One node of a session: a machine, or what the launcher made of one.
+    """One node of a session: a launched process on a machine, and its ranks.
 
     Attributes
     ----------
     host : str
         The machine's name.
     ranks : int
-        How many ranks it has. They are numbered node by node.
+        The number of its ranks. Ranks are numbered node by node.
     cores : int
-        How many cores these have together.
+        The number of cores of these ranks together.
     gpus : int
-        How many of the ranks compute on GPUs: all or none.
+        The number of its ranks that compute on GPUs: all or none.
     """
 
     host: str
@@ -50,28 +50,28 @@ _LAUNCHERS = (
     ("srun", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS"),
     ("mpirun", "PMIX_RANK", ""),
 )
-"""Launchers, and where they say rank and size; who is made of MPICH says it as that."""
+"""Launchers, and their variables for rank and size; MPICH's relatives use PMI_*."""
 
 _LOCAL = (
     ("OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"),
     ("MPI_LOCALRANKID", "MPI_LOCALNRANKS"),
 )
-"""Where they say rank and size among the processes of one host."""
+"""Launchers' variables for rank and size among the processes of one host."""
 
 
 class Launched(NamedTuple):
-    """Which process of how many this is."""
+    """The place of this process among those that were launched together."""
 
     rank: int
     size: int
-    local_rank: int  # among those of this host
+    local_rank: int  # among the processes of this host
     local_size: int
-    asked: int = 0  # cores for each process, of a launcher that binds them to these
-    of_job: int = 0  # cores of this host that are the job's, if a scheduler says so
+    asked: int = 0  # cores that the user asked for each process; 0 if unknown
+    of_job: int = 0  # cores of this host that the job has; 0 if unknown
 
 
 def launched(environment: Mapping[str, str] = os.environ) -> Launched | None:
-    """Return which process this is; None if it was not launched as one of several."""
+    """Return this process's place; None if it was not launched as one of several."""
     found = _first([names for _, *names in _LAUNCHERS], environment)
     if found is None or found[1] < 2:
         return None
@@ -79,13 +79,13 @@ def launched(environment: Mapping[str, str] = os.environ) -> Launched | None:
     if local is None:  # started by srun, not by an mpirun in a job of Slurm
         local = _of_slurm(environment)
         asked = _number(environment, "SLURM_CPUS_PER_TASK") or 0
-    # By the job's hosts, of which this may be any: the least is taken.
+    # The job's cores by host, but not which host is this one: the least is taken.
     of_job = min(_counts(environment.get("SLURM_JOB_CPUS_PER_NODE", "")), default=0)
     return Launched(*found, *local, asked, of_job)
 
 
 class Copies(NamedTuple):
-    """By which launcher, how often (if it says that) and as which this was started."""
+    """The launcher of this copy of a program, its rank, and the copies, if known."""
 
     launcher: str
     rank: int
@@ -93,7 +93,7 @@ class Copies(NamedTuple):
 
 
 def copies(environment: Mapping[str, str] = os.environ) -> Copies | None:
-    """Return which copy of a program this is, or None if there is one alone."""
+    """Return which copy of a program this process is, or None if it is the only one."""
     for launcher, rank_name, size_name in _LAUNCHERS:
         rank = _number(environment, rank_name)
         size = _number(environment, size_name)
@@ -111,13 +111,13 @@ def _first(pairs, environment: Mapping[str, str]) -> tuple[int, int] | None:
 
 
 def _number(environment: Mapping[str, str], name: str) -> int | None:
-    """Return the number in a variable; None if there is none, as in an empty one."""
+    """Return the number in an environment variable, or None if it has none."""
     text = environment.get(name, "").strip()
     return int(text) if text.isdecimal() else None
 
 
 def _of_slurm(environment: Mapping[str, str]) -> tuple[int, int]:
-    """Return rank and size on this host, by what Slurm says."""
+    """Return rank and size on this host, from Slurm's variables."""
     rank = _number(environment, "SLURM_LOCALID") or 0
     counts = _counts(environment.get("SLURM_STEP_TASKS_PER_NODE", ""))
     node = _number(environment, "SLURM_NODEID") or 0
@@ -125,7 +125,7 @@ def _of_slurm(environment: Mapping[str, str]) -> tuple[int, int]:
 
 
 def _counts(said: str) -> list[int]:
-    """Return numbers by host, as in Slurm's "2(x3),1"; none if it says nothing."""
+    """Return the numbers by host in a text such as Slurm's "2(x3),1"; [] if none."""
     counts: list[int] = []
     for part in said.split(","):
         found = re.fullmatch(r"\s*(\d+)(?:\(x(\d+)\))?\s*", part)
@@ -139,19 +139,19 @@ def _counts(said: str) -> list[int]:
 
 
 def take_cores(launched: Launched) -> list[int]:
-    """Let this process have its share of its host's cores; return them."""
+    """Set this process's affinity to its share of its host's cores; return them."""
     # The processes of a host share its cores evenly, unless the launcher has bound each
-    # to as many, or to those that were asked for it.
+    # to its share, or to as many as the user asked for.
     bound = allowed_cores()
     if (why_not := why_not_pinned()) is not None:
         text = f"node {launched.rank} keeps the cores that it was started on: {why_not}"
         warnings.warn(text, RuntimeWarning, stacklevel=2)
         return chosen(bound, bound, launched)
-    os.sched_setaffinity(0, range(os.cpu_count() or 1))  # those of the cpuset are given
+    os.sched_setaffinity(0, range(os.cpu_count() or 1))  # gives all of the cpuset's
     host = os.sched_getaffinity(0)
     cores = chosen(bound, host, launched)
     os.sched_setaffinity(0, cores)
-    has = min(launched.of_job or len(host), len(host))  # the job, here
+    has = min(launched.of_job or len(host), len(host))  # the job's cores on this host
     is_less = len(bound) < has // launched.local_size
     is_meant = set(cores) == bound and (_is_asked(bound, launched) or not is_less)
     if bound != host and not is_meant:
@@ -167,7 +167,7 @@ def take_cores(launched: Launched) -> list[int]:
 
 
 def chosen(bound: set[int], host: set[int], launched: Launched) -> list[int]:
-    """Return a node's cores, of those that the launcher has left it and of its host's.
+    """Return a node's cores: those it is `bound` to, or its share of the host's.
 
     >>> one = Launched(1, 4, local_rank=1, local_size=2)
     >>> chosen({1}, {0, 1, 2, 3}, one)  # bound to a core, as mpirun does
@@ -186,7 +186,7 @@ def chosen(bound: set[int], host: set[int], launched: Launched) -> list[int]:
 
 
 def _is_asked(bound: set[int], launched: Launched) -> bool:
-    """Tell whether it is bound to as many as were asked for."""
-    # A step of Slurm has in its environment what was asked for the job, in some
-    # versions, and is bound to one core all the same.
+    """Return whether the process is bound to as many cores as the user asked for."""
+    # In some versions of Slurm the environment of a step has the job's number, though
+    # the step is bound to one core.
     return 0 < launched.asked <= len(bound)

@@ -1,11 +1,11 @@
 """Rounds and collectives of the masters of nodes, over MPI.
 
-One thread of each master calls MPI at a time (``MPI_THREAD_SERIALIZED``). Every call
-returns at once and is asked for its end, so that a master can look about meanwhile:
-whether its own ranks are alive, and whether the user wants an end.
+One thread of each master calls MPI at a time (``MPI_THREAD_SERIALIZED``). All calls are
+non-blocking, and a master tests for their end. In between it can check whether its own
+ranks are alive, and whether the user has interrupted.
 
-An interrupt may come in any wait. What was begun stays begun: the next thing that is
-asked for waits for its end first, and takes part in what follows from it.
+An interrupt may come in any wait. A round that was begun then goes on: the next round
+first waits for it, and makes the collectives that follow from it.
 """
 
 from __future__ import annotations
@@ -28,34 +28,34 @@ from .rounds import IDLE, NAMES, NBYTES, Header, Headers
 Bytes: TypeAlias = "bytes | memoryview"
 
 Look = Callable[[], object]
-"""Raises if what is waited for is in vain."""
+"""Called during a wait; raises to end it, as when a rank has died."""
 
 nothing: Look = partial(int)
-"""Looks about nowhere."""
+"""Checks nothing."""
 
 SPIN = 1e-3
-"""Seconds of a wait in which a master does nothing else."""
+"""Seconds at the beginning of a wait in which a master does not sleep."""
 
 LONG = 1.0
 """Seconds after which a wait is a long one."""
 
 NAP, LONG_NAP = 50e-6, 1e-3
-"""Seconds of sleep between two looks, in a wait and in a long one: the latter takes a
+"""Seconds of sleep between two tests, in a wait and in a long one: the latter takes a
 hundredth of a core."""
 
 LOOK = 20e-3
-"""Seconds between two looks about."""
+"""Seconds between two calls of `look_about`."""
 
 MOST = 1 << 30
-"""Bytes that are sent at a time: MPI counts by 32 bits."""
+"""The most bytes of one MPI call, as MPI counts by 32 bits."""
 
 SAID = 0.2
-"""Seconds before a job is ended: a launcher has forwarded by then why that is. MPICH's
-drops what it has not read, and lost the reason in one of six runs."""
+"""Seconds before a job is ended, for the launcher to forward the message that says why.
+MPICH's drops output that it has not read, and lost the message in one of six runs."""
 
 
 class Link:
-    """The end of a node of what connects the masters."""
+    """One master's connection to the masters of all nodes."""
 
     def __init__(self) -> None:
         try:
@@ -70,46 +70,46 @@ class Link:
 
         MPI.Init_thread(MPI.THREAD_SERIALIZED)
         self._mpi, self._byte = MPI, MPI.BYTE
-        # A communicator of our own: the script's Ops may use the world.
+        # Communicators of our own, as the script's Ops may use the world's.
         self._comm = comm = MPI.COMM_WORLD.Dup()
         self._alarms = MPI.COMM_WORLD.Dup()
         self._given: list[Any] = []
         self.node, self.size = comm.Get_rank(), comm.Get_size()
         self.library = MPI.Get_library_version().partition("\n")[0].strip("\0 ")
-        # The round that was begun last, until its end was seen; there is one at most.
+        # The request of a round that has not ended; there is one at most.
         self._begun: list[Any] = []
         self._then: Callable[[Headers], object] | None = None
         self._then_is_short = False
         self._mine = np.zeros(NBYTES, np.uint8)
         self._all = np.zeros((self.size, NBYTES), np.uint8)
         self._headers = Headers(self._all)
-        # How many were begun, and what all others have got from node 0 with commands.
+        # The rounds begun; and on node 0 the bytes sent to all others with commands.
         self.rounds = self.bytes_sent = 0
         self.values_sent = 0  # bytes of values that ranks combine
         self.tracer: Tracer | None = None  # while a trace is on
         self._began = 0.0
 
     def close(self) -> None:
-        """Say good-bye to the others, who do the same."""
+        """Finalise MPI; all masters do so together."""
         self._comm.Free()
         self._alarms.Free()
         self._mpi.Finalize()
 
     def end_job(self, status: int = 1) -> None:
-        """End all processes of the job, this one too."""
+        """End all processes of the job, including this one."""
         time.sleep(SAID)
         self._mpi.COMM_WORLD.Abort(status)
 
     def note(self, what: str, start: float, **args: object) -> None:
-        """Leave an event that ends now in the trace that is on."""
+        """Add an event that ends now to the trace, if one is on."""
         if self.tracer is not None:
             event = TraceEvent(f"nodes: {what}", "nodes", start, perf_counter(), args)
             self.tracer.keep(event)
 
-    # -- alarms, of which a master learns without a round
+    # -- alarms, which reach other masters without a round
 
     def give_alarm(self, number: int) -> None:
-        """Say to all others that a command is given up; they may hear it or not."""
+        """Tell all other masters that this node gives command `number` up."""
         told = np.array([number], np.int64)
         others = [node for node in range(self.size) if node != self.node]
         what = [told, self._byte]
@@ -118,11 +118,11 @@ class Link:
                 self._alarms.Isend(what, dest=node) for node in others
             )
         )
-        # MPI may read what it sends until the other end has it: those are kept.
+        # MPI may read a message until it has arrived: requests that go on are kept.
         self._given[:] = [each for each in self._given if not each.Test()]
 
     def has_alarm(self, number: int) -> bool:
-        """Tell whether some other has given this command up."""
+        """Return whether another master has given command `number` up."""
         if not self._alarms.Iprobe():
             return False
         told, found = np.zeros(1, np.int64), []
@@ -133,7 +133,7 @@ class Link:
                 found.append(int(told[0]))
 
         undisturbed(hear)
-        return number in found  # others were of commands that are over
+        return number in found  # other alarms are for commands that are over
 
     # -- rounds
 
@@ -144,18 +144,19 @@ class Link:
         then: Callable[[Headers], object] | None = None,
         is_short: bool = False,
     ) -> Headers:
-        """Give a header in a round, and return those of all masters."""
-        # `then` is called with the headers: the collectives that follow from them,
-        # which no interrupt must come between, and the same for all masters. If it
-        # `is_short`, there are none where the headers say all, and it does no harm to
-        # call it again after an interrupt.
+        """Make a round: give the header `own`, and return those of all masters.
+
+        ``then(headers)`` runs the collectives that follow, the same on all masters, and
+        is not interrupted. `is_short` says that `then` makes none if the headers have
+        all data, and may then be called again after an interrupt.
+        """
         self.finish(look_about)
         self._mine[:] = np.frombuffer(own.packed(), np.uint8)
         mine, every = [self._mine, self._byte], [self._all, self._byte]
         self._then, self._then_is_short = then, is_short
         self._began = perf_counter()
         self.rounds = begun = self.rounds + 1
-        # One call, of compiled code alone: a signal handler comes before or after it.
+        # One call in compiled code: a signal handler runs before or after it.
         self._begun.extend(map(self._comm.Iallgather, (mine,), (every,)))
         headers = self.finish(look_about)
         if self.rounds != begun:  # a signal handler of the script has closed synk
@@ -163,11 +164,11 @@ class Link:
         return headers
 
     def finish(self, look_about: Look) -> Headers:
-        """Wait for the round that was begun last, and for what follows from it."""
+        """Wait for the round that was begun last, and for its collectives."""
         if self._begun:
             then, is_short = self._then, self._then_is_short
             self._wait(self._begun[0], look_about)
-            # From here on an interrupt finds the round ended, and does the rest again.
+            # If an interrupt comes from here on, the next `finish` does this again.
             headers = self._headers = Headers(self._all.copy())
             self._note_round(headers[self.node].kind)
             if not headers.are_of_one_command:
@@ -177,28 +178,28 @@ class Link:
                     then(headers)  # from the beginning, after an interrupt in it
                 self._begun.clear()
             elif self.node:
-                self._follow()  # no script runs here, nor its handlers
+                self._follow()  # no script runs here that could have signal handlers
             else:
                 undisturbed(self._follow)
         return self._headers
 
     def _note_round(self, kind: int) -> None:
-        """Leave an event of waiting for a command, or for the others' headers."""
+        """Add an event to the trace: a wait for a command, or for others' headers."""
         began, self._began = self._began, 0.0
         if began and kind == IDLE:
             self.note("idle", began)
-        elif began:  # it is 0 where an interrupt has come behind this
+        elif began:  # 0 if the event was noted before an interrupt
             self.note("heads", began, says=NAMES[kind])
 
     def _follow(self) -> None:
-        """Begin and end the collectives that follow from a round."""
+        """Run the collectives that follow from a round."""
         if self._begun and self._then is not None:
-            # First: to begin the same collectives twice would hang all masters.
+            # Cleared first, as to begin the same collectives twice would hang all.
             self._begun.clear()
             self._then(self._headers)
 
     def fall_apart(self) -> None:
-        """End the job: masters are not in the same command, which must not be."""
+        """End the job, as masters are not in the same command: an error in synk."""
         said = ", ".join(f"{NAMES[h.kind]} in {h.number}" for h in self._headers)
         error = SynkError(f"the nodes are not in the same command: {said}")
         print(f"synk: {error}", file=sys.stderr, flush=True)
@@ -218,15 +219,15 @@ class Link:
             else:
                 os.sched_yield()
 
-    # -- what follows from a round; no interrupt comes in between
+    # -- collectives that follow from a round, without interrupts
 
     def _complete(self, request: Any) -> None:
-        """Wait for a collective that all have begun; to sleep would make it slow."""
+        """Wait for a collective that all have begun, without sleep, which is slow."""
         while not request.Test():
             os.sched_yield()
 
     def _run(self, what: str, nbytes: int, begin: Callable, *args: Any) -> None:
-        """Begin a collective that moves `nbytes` from here, and wait for its end."""
+        """Run a collective that sends `nbytes` from here; a trace calls it `what`."""
         start = perf_counter()
         self._complete(begin(*args))
         self.note(what, start, bytes=nbytes)
@@ -240,7 +241,7 @@ class Link:
     def from_one(
         self, mine: bytes, headers: Headers, node: int, what: str = "command"
     ) -> bytes:
-        """Return the bytes of one node, whose header has said how many they are."""
+        """Return the data of one node, from its header or by a broadcast."""
         told = headers[node]
         if told.data is not None:
             return told.data
@@ -257,7 +258,7 @@ class Link:
         common: Sequence[np.ndarray],
         rows: Sequence[Sequence[np.ndarray]],
     ) -> None:
-        """Send a message from node 0, if any, and arrays to all, and rows to each."""
+        """On node 0, send a message, arrays for all nodes, and each node's rows."""
         of_all = len(message) + sum(each.nbytes for each in common)
         nbytes = sum(each.nbytes for some in rows for each in some)
         self.bytes_sent += of_all * (self.size - 1) + nbytes
@@ -276,7 +277,7 @@ class Link:
         )
 
     def receive_arrays(self, arrays: Sequence[np.ndarray], common: int) -> None:
-        """Receive arrays from node 0, in their order; `common` of them all nodes do."""
+        """Receive arrays from node 0; the first `common` of them go to all nodes."""
         for array in arrays[:common]:
             self.broadcast(array)
         own = arrays[common:]
@@ -291,7 +292,7 @@ class Link:
 
     def _complete_all(self, nbytes: int, requests: Iterable[Any]) -> None:
         start = perf_counter()
-        # All are begun before one is waited for: who receives may do so in any order.
+        # All are begun before one is waited for, so the receivers' order is free.
         for request in list(requests):
             self._complete(request)
         if nbytes:
@@ -306,18 +307,18 @@ class Link:
         self._complete(self._comm.Irecv([array, self._byte], source=node))
 
     def all_gather(self, mine: bytes, headers: Headers) -> Sequence[Bytes]:
-        """Return the bytes of all nodes, whose headers have said how many they are."""
+        """Return the data of all nodes, on all nodes."""
         self.values_sent += len(mine) * (self.size - 1)
         return self._gathered("all-gather", mine, headers, self._comm.Iallgatherv)
 
     def gather(self, mine: bytes, headers: Headers) -> Sequence[Bytes]:
-        """Return the bytes of all nodes on node 0, and none on others."""
+        """Return the data of all nodes on node 0; on others, mostly nothing."""
         return self._gathered("replies", mine, headers, self._comm.Igatherv, 0)
 
     def _gathered(
         self, what: str, mine: bytes, headers: Headers, begin: Callable, *at: int
     ) -> Sequence[Bytes]:
-        """Return the bytes of all nodes, on all or `at` one."""
+        """Return the data of all nodes; with `at` a collective gives them to one."""
         found = headers.data
         if found is not None:
             return found
@@ -330,7 +331,7 @@ class Link:
         return _cut(whole, lengths) if receives else []
 
     def all_to_all(self, values: np.ndarray, parts: tuple, into: np.ndarray) -> None:
-        """Send part i of this node's values to node i, and receive its own of all."""
+        """Send part i of `values` to node i; receive all nodes' parts for this one."""
         mine = parts[0][self.node]
         received = [into, ([mine] * self.size, None), self._byte]
         given = [values, parts, self._byte]
@@ -339,7 +340,7 @@ class Link:
         self._run("all-to-all", sent, self._comm.Ialltoallv, given, received)
 
     def gather_parts(self, part: np.ndarray, parts: tuple, into: np.ndarray) -> None:
-        """Have all nodes have the parts of all, side by side."""
+        """Gather the parts of all nodes side by side, on all nodes."""
         received = [into, parts, self._byte]
         sent = part.nbytes * (self.size - 1)
         self.values_sent += sent
@@ -348,7 +349,7 @@ class Link:
 
 
 def _pieces(data: Any) -> list[Any]:
-    """Return a buffer in pieces of which MPI can count the bytes."""
+    """Return a buffer in pieces of at most `MOST` bytes."""
     whole = data
     if isinstance(data, np.ndarray):
         whole = data.reshape(-1).view(np.uint8)

@@ -1,10 +1,10 @@
-"""A command as it travels to other nodes: what all get, and what each gets alone.
+"""The format of commands to other nodes, and of their replies.
 
-Node 0 sends one message to all, which is as long for two nodes as for a thousand. Large
-arrays follow it: those that all get, and then to each node the rows of its own ranks.
-How many these are each finds by itself, from the number of rows of all ranks together
-(`Here`). They go into shared memory of that node (`inbox`), of which its ranks get
-windows in place of node 0's. In replies arrays come along, in the places of windows.
+Node 0 sends one message to all nodes, whose length does not depend on their number.
+Large arrays follow it: first those for all nodes, then for each node the rows of its
+own ranks. Each node finds the number of its rows from the number of all ranks' rows
+(`Here`). It receives arrays into its shared memory (`inbox`), and its ranks get windows
+of that in place of node 0's windows. A reply has arrays in the places of windows.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ from ..workers import channel
 from .cache import Span
 
 SMALL = 1 << 14
-"""Bytes of an array up to which it is a part of the message."""
+"""The most bytes of an array that is a part of the message."""
 
 FEW = 4096
-"""Bytes of a reply's array up to which it travels in a stack of those that are alike:
-node 0 reads those of all ranks."""
+"""The most bytes of a reply's array that is stacked with others of its dtype and shape,
+so that node 0 reads all ranks' replies faster."""
 
 Total: TypeAlias = tuple[int, int]
-"""How many rows all ranks have together, and by how many these are cut between them;
-see `partition.cuts`."""
+"""The number of all ranks' rows, and the block at whose multiples they are cut between
+ranks; see `partition.cuts`."""
 
 
 class Here(NamedTuple):
-    """Which ranks a node has: from `first` to `stop`, of `size` ranks of all nodes."""
+    """The ranks of a node: `first` to `stop`, of `size` ranks of all nodes."""
 
     node: int
     first: int
@@ -45,7 +45,7 @@ class Here(NamedTuple):
     size: int
 
     def rows(self, total: Total) -> tuple[int, int]:
-        """Return where the rows of a node begin and stop, of so many of all ranks."""
+        """Return the first row of the node's ranks, and the one after their last."""
         rows, block = total
         first, stop = (
             bound(rows, self.size, i, block) for i in (self.first, self.stop)
@@ -53,40 +53,40 @@ class Here(NamedTuple):
         return first, stop
 
     def spans(self, totals: Sequence[Total]) -> list[tuple[int, int]]:
-        """Return the same for each of several calls."""
-        if len(totals) < 8:  # numpy takes longer for so few
+        """Return `rows` for each of several calls."""
+        if len(totals) < 8:  # numpy takes longer for a few
             return list(map(self.rows, totals))
         rows, blocks = np.array(totals).T
         ends = [bound(rows, self.size, i, blocks) for i in self[1:3]]
         return list(zip(*(end.tolist() for end in ends), strict=True))
 
     def rows_of(self, totals: Sequence[Total]) -> int:
-        """Return how many rows a node has in several calls."""
+        """Return the number of the node's rows in several calls together."""
         return sum(stop - first for first, stop in self.spans(totals))
 
 
 class OfAll(NamedTuple):
-    """An array that all nodes get, and whose bytes follow the message."""
+    """An array for all nodes, whose bytes follow the message."""
 
     dtype: np.dtype
     shape: tuple[int, ...]
-    number: int | None  # by which they keep it, as a copy of data, if it has one
+    number: int | None  # of the copy of a `Data`; None if it is not kept
 
 
 class OfEach(NamedTuple):
-    """An array of which each node gets its own rows."""
+    """An array of which each node gets its own ranks' rows."""
 
     dtype: np.dtype
-    shape: tuple[int, ...]  # of one row; of the whole array where one node gets it
-    totals: tuple[Total, ...] = ()  # for each call whose rows these are
-    only: int | None = None  # the node that gets it, if no other does
-    number: int | None = None  # by which nodes keep the rows, in a copy of data
-    # Of slices that are kept, as many as totals. Their rows are sent one by one, so
-    # that node 0 need not copy them.
+    shape: tuple[int, ...]  # of one row; with `only`, of the whole array
+    totals: tuple[Total, ...] = ()  # for each call that uses the array
+    only: int | None = None  # the only node that gets the array, whole
+    number: int | None = None  # of the copy that keeps the rows; None: not kept
+    # The slices that are kept, one for each total. The rows of each are sent by
+    # themselves, so that node 0 need not copy them together.
     spans: tuple[Span, ...] = ()
 
     def shapes_at(self, here: Here) -> list[tuple[int, ...]]:
-        """Return the shapes of what a node gets: one, or those of slices, or none."""
+        """Return the shapes of the arrays a node receives: one, by slice, or none."""
         if self.only is not None:
             return [self.shape] if self.only == here.node else []
         if self.spans:
@@ -96,40 +96,40 @@ class OfEach(NamedTuple):
 
 
 class Message(NamedTuple):
-    """What all nodes get."""
+    """The message to all nodes: a command, and a description of its arrays."""
 
-    data: bytes  # the command, see `pickled`; nothing, if it is the last one again
+    data: bytes  # the command, see `pickled`; empty to repeat the last one
     common: Sequence[OfAll | np.ndarray] = ()  # small arrays are a part of the message
     rows: Sequence[OfEach] = ()
-    forgotten: Sequence[int] = ()  # copies that nodes give up
+    forgotten: Sequence[int] = ()  # numbers of copies to give up
 
     @property
     def following(self) -> list[OfAll]:
-        """What all nodes get, and is no part of the message."""
+        """The arrays for all nodes that follow the message."""
         return [each for each in self.common if isinstance(each, OfAll)]
 
     def packed(self) -> bytes:
-        """Return it as bytes: none, where nothing has to be said."""
+        """Return the message as bytes; none to repeat the last one without arrays."""
         return pickle.dumps(tuple(self), protocol=5) if any(self) else b""
 
     @classmethod
     def unpacked(cls, data: bytes) -> Message:
-        """Return a message that has come."""
+        """Return the message in bytes that `packed` has returned."""
         return cls(*pickle.loads(data)) if data else cls(b"")
 
 
 class Outgoing(NamedTuple):
-    """A command that node 0 is to send."""
+    """A command for node 0 to send, with its arrays."""
 
     message: bytes
-    common: Sequence[np.ndarray] = ()  # whose bytes all nodes get
-    rows: Sequence[Sequence[np.ndarray]] = ()  # of each node, none of node 0
-    launch: int = 0  # its number on the ranks, which the header of the round says
-    is_planned: bool = False  # with the `NodeCache`
+    common: Sequence[np.ndarray] = ()  # arrays to follow, for all nodes
+    rows: Sequence[Sequence[np.ndarray]] = ()  # for each node; none for node 0
+    launch: int = 0  # the launch's number on the ranks, the word of the header
+    is_planned: bool = False  # the `NodeCache` was used, and is told when it is sent
 
 
 def plain(command: Any) -> Outgoing:
-    """Return a command that names no arrays."""
+    """Return a command without arrays."""
     return Outgoing(Message(pickle.dumps(command, protocol=5)).packed())
 
 
@@ -139,16 +139,13 @@ _WINDOW, _SENT, _KEPT, _BOUNDS = range(4)
 
 
 class Sent(NamedTuple):
-    """Stands for an array that a node gets alone: in its place comes a window, or None.
-
-    It has the place of that among all such arrays of the command.
-    """
+    """Stands for array `place` of `Message.rows`; a node puts its window, or None."""
 
     place: int
 
 
 class Cuts(NamedTuple):
-    """Stands for where the parts of rows begin and end, as `cuts` returns them."""
+    """Stands for the bounds of parts of rows; a node computes them by `cuts`."""
 
     rows: int
     parts: int
@@ -156,20 +153,22 @@ class Cuts(NamedTuple):
 
 
 Windows: TypeAlias = dict[str, tuple[int, Window]]
-"""Those that a command names, with their numbers."""
+"""The windows in a command and their numbers, by `repr`."""
 
 
 def pickled(
     command: Any, keep: Callable[[Window], int | None]
 ) -> tuple[bytes, list[Window]]:
-    """Return a command as bytes, and the windows that it names by numbers."""
-    # What the other end cannot import is pickled by value. `keep` returns by which
-    # number nodes have a copy of what is in a window, or None; it may be asked more
-    # than once.
+    """Return a command as bytes, with numbers for windows, and these windows.
+
+    Objects that the other end cannot import are pickled by value. ``keep(window)``
+    returns the number of nodes' copy of a window's array, or None; it may be called
+    more than once for a window.
+    """
     windows: Windows = {}
 
     def dumps_by(make: Any, message: object) -> bytes:
-        windows.clear()  # of the other way, which may have come to some
+        windows.clear()  # a failed first way may have added some
         file = io.BytesIO()
         pickler = make(file, protocol=5)
         pickler.windows, pickler.keep = windows, keep
@@ -182,13 +181,13 @@ def pickled(
 
 
 class _PutsWindowsAside:
-    """Puts windows aside: a part of both picklers."""
+    """A mixin of both picklers, which replaces windows by numbers."""
 
     windows: Windows
     keep: Callable[[Window], int | None]
 
     def persistent_id(self, value: Any) -> tuple | None:
-        """Return what stands for a window, and for what nodes find by themselves."""
+        """Return the stand-in of a window, a `Sent` or a `Cuts`; None for others."""
         if type(value) is Sent:
             return _SENT, value.place
         if type(value) is Cuts:
@@ -217,9 +216,11 @@ def unpickled(
     sent: Sequence = (),
     copies: Mapping[int, Any] = MappingProxyType({}),
 ) -> Any:
-    """Return the command that has come, with what is to stand for its arrays."""
-    # Those are the arrays of all nodes, those of this, and by number what has the
-    # `window` of rows that the node keeps.
+    """Return the command in `data`, with this node's windows or arrays put in.
+
+    `windows` has those of arrays for all nodes, `sent` those of this node's rows, and
+    `copies` the node's `Copy` of data, by number.
+    """
     unpickler = _Unpickler(io.BytesIO(data))
     unpickler.found = {
         _WINDOW: windows.__getitem__,
@@ -234,25 +235,25 @@ class _Unpickler(pickle.Unpickler):
     found: dict[int, Callable]
 
     def persistent_load(self, pid: tuple) -> Any:
-        """Return what takes the place of what `persistent_id` has told of."""
+        """Return the object for a stand-in that `persistent_id` has returned."""
         kind, *what = pid
         return self.found[kind](*what)
 
 
 def dumps(reply: Any, locate: Callable[[Window], np.ndarray] | None = None) -> bytes:
-    """Return a reply as bytes, with the arrays that its windows describe."""
+    """Return a reply as bytes; ``locate(window)`` returns a window's array."""
     data, windows = pickled(reply, lambda _: None)
     assert locate is not None or not windows
     arrays = [np.asarray(locate(w), order="C") for w in windows] if locate else []
-    # Few bytes go in stacks, of arrays of one dtype and shape and with their numbers:
-    # to read a stack takes as long as to read an array.
+    # Small arrays of one dtype and shape are stacked, with their numbers: reading a
+    # stack takes as long as reading one array.
     alike: dict[Any, list[int]] = {}
     for number, array in enumerate(arrays):
         kind = (array.dtype, array.shape) if array.nbytes <= FEW else number
         alike.setdefault(kind, []).append(number)
     stacks = []
     for some in alike.values():
-        stack = arrays[some[0]][None]  # of one that is alone no copy
+        stack = arrays[some[0]][None]  # a single array is not copied
         if some[1:]:
             stack = np.stack([arrays[i] for i in some], dtype=stack.dtype)
         stacks.append((stack, some))
@@ -260,10 +261,10 @@ def dumps(reply: Any, locate: Callable[[Window], np.ndarray] | None = None) -> b
 
 
 def loads(data: bytes | memoryview) -> Any:
-    """Return what a reply says, arrays in the place of windows."""
+    """Return the reply in bytes of `dumps`, with arrays in place of windows."""
     given, stacks = pickle.loads(data)
     if not stacks:
         return pickle.loads(given)  # faster: node 0 reads a thousand
-    # Each is a view, not a scalar where it has no dimensions.
+    # `...` gives views, also of arrays without dimensions.
     pairs = [(i, stack[k, ...]) for stack, some in stacks for k, i in enumerate(some)]
     return unpickled(given, dict(pairs))

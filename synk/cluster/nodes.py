@@ -1,8 +1,8 @@
-"""The nodes of a session, as each master knows them: commands, replies, and shape.
+"""`Cluster`: a master's view of all nodes, to send commands and collect replies.
 
 The master of node 0 runs the script. Its session sends every command to the other
-masters (`launch`), and gets their ranks' replies in the end (`join`); the others serve
-(`ranks.serving`). Between the two, ranks of all nodes meet (`comm`).
+masters (`launch`), and gets their ranks' replies at its end (`join`); the other masters
+serve (`ranks.serving`). In between, the ranks of all nodes meet (`comm`).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from .rounds import COMMAND, IDLE, INLINE, JOIN, MEET, Header, Headers
 
 
 class Cluster:
-    """The nodes that were launched together, of which this process is one's master."""
+    """All nodes that were launched together; this process is the master of one."""
 
     def __init__(self, launched: Launched) -> None:
         self.launched = launched
@@ -33,19 +33,19 @@ class Cluster:
         self.link: Any = None  # a Link, from `open` on
         self.nodes: list[Node] = []  # of the present session
         self.cache = NodeCache()  # on node 0
-        self.in_command = False  # other nodes run one, and are to be joined
+        self.in_command = False  # a command runs, and has to be joined
         self._number = 0
         self._replies: Sequence[Bytes] = []
 
     @property
     def here(self) -> Here:
-        """Which ranks this node has."""
+        """The ranks of this node."""
         ranks = [node.ranks for node in self.nodes]
         first, stop = sum(ranks[: self.node]), sum(ranks[: self.node + 1])
         return Here(self.node, first, stop, sum(ranks))
 
     def open(self) -> None:
-        """Speak MPI from now on; waits for all nodes to do so."""
+        """Initialise MPI; waits for all nodes to do so."""
         if self.link is None:
             self.link = Link()
             if self.link.size != self.launched.size:
@@ -58,13 +58,15 @@ class Cluster:
     # -- a session
 
     def begin(self, asked: tuple, mine: Node, seeds: tuple) -> tuple:
-        """Start a session of all nodes together; return node 0's seeds."""
-        # What `synk.fork` was asked for counts on node 0 alone. Raises StateError if
-        # some nodes have GPUs and some have none.
+        """Start a session of all nodes together; return node 0's seeds.
+
+        `asked`, the arguments of `synk.fork`, counts on node 0 alone. `mine` describes
+        this node. Raises StateError if some nodes have GPUs and some have none.
+        """
         self.open()
-        self.link.tracer = None  # of a trace that the last session has not ended
+        self.link.tracer = None  # the last session may not have ended its trace
         if self.node == 0:
-            self.join()  # what an interrupt has left
+            self.join()  # a command that an interrupt has left
             self.command(plain(("fork", asked)))
         try:
             found = self.exchange(nothing, pickle.dumps((mine, free_memory(), seeds)))
@@ -84,7 +86,7 @@ class Cluster:
         return seeds_of_all[0]
 
     def started(self) -> None:
-        """On node 0, wait for all nodes to have started; raise what failed there."""
+        """On node 0, wait for all nodes to have started; raise their errors."""
         if self.node == 0:
             for error in self.replies():
                 if isinstance(error, BaseException):
@@ -102,7 +104,7 @@ class Cluster:
 
     def end(self) -> None:
         """On node 0, when the script has ended: let the other nodes go."""
-        self.open()  # they wait for it
+        self.open()  # the other nodes wait for that, too
         self.close()
         self.command(plain(("end",)))
         self.join()
@@ -111,8 +113,8 @@ class Cluster:
     # -- commands
 
     def launch(self, make: Callable[[NodeCache], Outgoing]) -> None:
-        """From node 0, send what `make` returns to the ranks of other nodes."""
-        self.join()  # what an interrupt has left
+        """On node 0, send the command that `make` returns to the other nodes."""
+        self.join()  # a command that an interrupt has left
         self._replies = []
         self.command(make(self.cache))
 
@@ -127,13 +129,13 @@ class Cluster:
         return found
 
     def command(self, outgoing: Outgoing) -> None:
-        """On node 0, send a command to the others, who wait for one."""
+        """On node 0, send a command to the other masters, which wait for one."""
         message, number = outgoing.message, self._number + 1
         is_short = not outgoing.common and not any(outgoing.rows)
 
         def then(_: Headers) -> None:
-            # No interrupt comes in here where anything follows the header; where not,
-            # all of this may be done again, and is the same the second time.
+            # If anything follows the header, no interrupt comes in here. If not, all of
+            # this may be done twice, with the same result.
             self.in_command = True
             follows = message if len(message) > INLINE else b""
             self.link.send(follows, outgoing.common, outgoing.rows)
@@ -145,8 +147,10 @@ class Cluster:
         self.link.go(own, nothing, then, is_short)
 
     def await_command(self, inbox: Inbox) -> tuple[Message, int]:
-        """On another node, wait for a command; return it and its launch's number."""
-        # What comes with it is put into the inbox.
+        """On another node, wait for a command; return it and its launch's number.
+
+        The command's arrays are received into the inbox.
+        """
         found: list[tuple[Message, int]] = []
 
         def then(headers: Headers) -> None:
@@ -154,8 +158,8 @@ class Cluster:
                 self.link.fall_apart()
             self.in_command = True
             message = Message.unpacked(self.link.from_one(b"", headers, 0))
-            # From here on node 0 sends, whatever there is room for: so nothing may be
-            # raised before all of it has been received.
+            # Node 0 sends the arrays in any case, so nothing may be raised before all
+            # have been received.
             arrays = inbox.make_room(message, self.here)
             self.link.receive_arrays(arrays, len(message.following))
             found.append((message, headers[0].word))
@@ -167,15 +171,15 @@ class Cluster:
     def join(
         self, reply: bytes = b"", look_about: Look = nothing, word: int = 0
     ) -> Sequence[Bytes]:
-        """Wait for all nodes to have run the command; return their replies on node 0.
+        """Wait until all nodes have run the command; return their replies on node 0.
 
-        An interrupt is raised when that is so. A second one ends the job, and so does
-        `look_about` when it raises `Expired`: no rank of another node can be ended.
-        Nobody reads node 0's own reply, and nothing stands for None from each rank.
+        An interrupt is raised after that. A second one ends the job, and so does
+        `Expired` from `look_about`, as no rank of another node can be ended. An empty
+        reply stands for None from each rank; node 0's own reply is not used.
         """
 
         def then(headers: Headers) -> None:
-            # While some still meet, these are the headers of a meeting that has failed.
+            # If a header is `MEET`, that master sees the meeting fail, and joins next.
             if headers.are_all(JOIN):
                 self._replies = self.link.gather(reply, headers)
                 if self.node == 0:
@@ -185,8 +189,8 @@ class Cluster:
         interrupt: BaseException | None = None
         while True:
             try:
-                # An interrupt may have come when the command was on its way: then it
-                # is sent now, and whoever runs it is joined.
+                # An interrupt may have come while the command was being sent: this
+                # finishes sending it, and the nodes that run it are joined.
                 self.link.finish(look_about)
                 if not self.in_command:
                     break
@@ -202,7 +206,7 @@ class Cluster:
             raise interrupt
         return self._replies
 
-    # -- alarms, for ranks that wait where no masters meet: in NCCL
+    # -- alarms, for ranks that wait in NCCL, where masters make no rounds
 
     def give_alarm(self) -> None:
         """Tell the other masters at once that this node gives the command up."""
@@ -214,7 +218,7 @@ class Cluster:
         if self.link.has_alarm(self._number):
             raise Aborted
 
-    # -- meetings, of masters whose ranks have come
+    # -- meetings of the masters
 
     def meet(
         self,
@@ -224,9 +228,9 @@ class Cluster:
         then: Callable[[Headers], object] | None = None,
         is_short: bool = False,
     ) -> Headers:
-        """Meet the others, return what they say; raise Aborted if one gave up.
+        """Meet the other masters, and return all headers; raise Aborted if one joins.
 
-        `then` has the collectives that follow, given the headers: see `Link.go`.
+        ``then(headers)`` runs the collectives that follow: see `Link.go`.
         """
 
         def follow(headers: Headers) -> None:
@@ -240,7 +244,7 @@ class Cluster:
         return headers
 
     def exchange(self, look_about: Look, data: bytes) -> Sequence[Bytes]:
-        """Return what all nodes say, in their order."""
+        """Return the data that all masters give, in the order of nodes."""
         found: list[Bytes] = []
 
         def then(headers: Headers) -> None:
@@ -251,7 +255,7 @@ class Cluster:
 
 
 class Seen(NamedTuple):
-    """A node without a session: its host, the cores left to it, and those it takes."""
+    """A node without a session: its host, the cores it is bound to, and its share."""
 
     host: str
     bound: list[int]
@@ -262,7 +266,7 @@ def probe(launched: Launched) -> tuple[str, list[Seen]]:
     """Return the MPI library and the nodes; all of them must call this, once."""
     bound = sorted(allowed_cores())
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # what is returned says it
+        warnings.simplefilter("ignore")  # the result shows the cores
         cores = take_cores(launched)
     cluster = Cluster(launched)
     cluster.open()

@@ -1,21 +1,21 @@
-"""What the masters of nodes say to one another in each round, and what follows from it.
+"""Rounds: the masters of nodes exchange headers, which determine what follows.
 
-All masters go through one stream of rounds. In each every master gives a *header*, and
-has those of all. What else they exchange follows from the headers of a round, which are
-the same for all, so that no exchange is begun by some of them alone:
+All masters take part in the same sequence of rounds. In a round every master gives a
+*header*, and gets the headers of all. Any further collectives of the round follow from
+these headers, which are the same for all, so all masters begin the same ones:
 
 ``IDLE``
-    A node that waits for a command; node 0 alone can give a ``COMMAND`` then.
+    The node waits for a command; only node 0 may give a ``COMMAND`` in this round.
 ``COMMAND``
-    Node 0 has one: its bytes follow. All nodes run it.
+    Node 0 sends a command: its bytes follow. All nodes run it.
 ``MEET``
-    The ranks of a node have come to where they meet those of others.
+    The node's ranks have reached a meeting with the ranks of other nodes.
 ``JOIN``
-    A node has done its share, or has failed.
+    The node has done its share of the command, or has failed.
 
-A command ends when all join. Who fails joins at once; others, who meet, see that there,
-give the command up, and join in the next round. So every master gives as many headers
-as any other, whatever happens, and nothing that was begun is left.
+A command ends with a round in which all join. A node that fails joins at once; others,
+which meet, see it join, give the command up, and join in the next round. So every
+master gives equally many headers, whatever happens, and ends all that it has begun.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ NBYTES = _FORMAT.size
 """Bytes of a header: a cache line."""
 
 INLINE = 32
-"""Bytes that can ride in a header."""
+"""Bytes of data that fit into a header."""
 
 _FIELDS = np.dtype(
     [("kind", "<i8"), ("number", "<i8"), ("word", "<i8"), ("length", "<i8")]
@@ -45,35 +45,35 @@ _FIELDS = np.dtype(
 
 
 class Header(NamedTuple):
-    """What a master says in a round."""
+    """A master's message in a round."""
 
     kind: int
     number: int = 0  # of the command; a check that masters are in the same one
-    word: int = 0  # on which it depends what is done next; see who gives it
-    length: int = 0  # of bytes that follow, or are in `inline` if they are few
+    word: int = 0  # a number whose meaning the caller of the round defines
+    length: int = 0  # of the data, which follow, or are in `inline` if they fit
     inline: bytes = b""
 
     @classmethod
     def of(cls, kind: int, number: int, data: bytes = b"", word: int = 0) -> Header:
-        """Return a header for data, which rides in it or follows."""
+        """Return a header for `data`, which it contains if they fit."""
         inline = data if len(data) <= INLINE else b""
         return cls(kind, number, word, len(data), inline)
 
     def packed(self) -> bytes:
-        """Return it as bytes."""
+        """Return the header as bytes."""
         return _FORMAT.pack(*self)
 
     @property
     def data(self) -> bytes | None:
-        """What it says, if it says all."""
+        """The data, or None if they follow the header."""
         return self.inline[: self.length] if self.length <= INLINE else None
 
 
 class Headers(Sequence[Header]):
     """The headers of all masters in a round, in the order of nodes.
 
-    A thousand are looked at as arrays, shape (nodes, NBYTES): one by one would take
-    longer than the round.
+    They are kept as an array of shape (nodes, NBYTES): to unpack a thousand one by one
+    would take longer than the round.
     """
 
     def __init__(self, data: np.ndarray) -> None:
@@ -87,11 +87,11 @@ class Headers(Sequence[Header]):
         return Header(*_FORMAT.unpack(self._data[node].tobytes()))
 
     def are_all(self, kind: int) -> bool:
-        """Tell whether all are of a kind."""
+        """Return whether all headers are of this kind."""
         return bool((self._fields["kind"] == kind).all())
 
     def agree_on(self, word: int) -> bool:
-        """Tell whether all have said this word."""
+        """Return whether all headers have this word."""
         return bool((self._fields["word"] == word).all())
 
     @property
@@ -102,17 +102,17 @@ class Headers(Sequence[Header]):
 
     @property
     def words(self) -> list[int]:
-        """What each master has given as its word."""
+        """The word of each header."""
         return self._fields["word"].tolist()
 
     @property
     def lengths(self) -> list[int]:
-        """The bytes that each master says."""
+        """The number of bytes of each master's data."""
         return self._fields["length"].tolist()
 
     @property
     def data(self) -> list[bytes] | None:
-        """What each master says; None if more follows than the headers."""
+        """The data of each master; None if those of a master follow the headers."""
         lengths = self.lengths
         if max(lengths) > INLINE:
             return None
