@@ -1,11 +1,11 @@
-"""What a `Trainer` does between epochs: stop early, save, change rates, write logs.
+"""Callbacks of a `Trainer` between epochs: stop early, save, change rates, write logs.
 
-A callback is called in the script's process, with all ranks between two epochs, so what
-it decides holds for all of them at the same step. Any function ``f(trainer, numbers)``
-will do; what it returns says whether to stop.
+A callback is called in the script's process, while all ranks are between two epochs, so
+its decisions hold for all of them at the same step. A function ``f(trainer, numbers)``
+is a callback, too; it returns whether to stop.
 
-What a callback keeps from epoch to epoch `Callback.state_dict` returns, and files of
-the trainer hold it: so training that goes on from one is that which never stopped.
+`Callback.state_dict` returns a callback's state, and the trainer's files have it, so
+that training which goes on from a file is the same as if it had not stopped.
 """
 
 from __future__ import annotations

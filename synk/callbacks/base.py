@@ -1,4 +1,4 @@
-"""What a callback is; those that end training, or save it, by a number of epochs."""
+"""`Callback`, the base class; callbacks that end training or save it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Better: TypeAlias = Literal["less", "more"]
 
 
 class Callback:
-    """What is done between epochs; subclasses do something."""
+    """The base class of callbacks, which are called between epochs; does nothing."""
 
     def before_epoch(self, trainer: Any, epoch: int) -> None:
         """Do something before an epoch's first step.
@@ -20,39 +20,39 @@ class Callback:
         ----------
         trainer : Trainer
         epoch : int
-            How many were made before.
+            The number of epochs made before.
         """
 
     def after_epoch(self, trainer: Any, numbers: Mapping[str, float]) -> bool | None:
-        """Do something after an epoch, and say whether training is to end.
+        """Do something after an epoch, and return whether to end training.
 
         Parameters
         ----------
         trainer : Trainer
         numbers : mapping of str to float
-            The epoch's, see `History.epochs`.
+            The epoch's numbers, see `History.epochs`.
 
         Returns
         -------
         bool or None
-            True ends it.
+            True to end training.
         """
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what is kept from epoch to epoch, for `Trainer.save` to write.
+        """Return the callback's state, for `Trainer.save` to write.
 
         Returns
         -------
         dict
-            Of numbers, strings, arrays, random generators, and lists, tuples, sets and
-            dicts of these. Empty by default.
+            Values are numbers, strings, arrays, random generators, and lists, tuples,
+            sets and dicts of these. Empty by default.
         """
         return {}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on with what `state_dict` has returned.
+        """Restore a state that `state_dict` has returned.
 
-        It is called by the first `Trainer.fit` after `Trainer.load`.
+        Called by the first `Trainer.fit` after `Trainer.load`.
 
         Parameters
         ----------
@@ -61,15 +61,15 @@ class Callback:
 
     @property
     def state_key(self) -> str:
-        """By what a file knows this callback again: its class, and what it is about.
+        """The key of this callback's state in a file: its class, by default.
 
-        Several of one key are told apart by their order.
+        Subclasses add their settings. Callbacks of one key are told apart by order.
         """
         return type(self).__qualname__
 
 
 class Best:
-    """The best of the values that came so far."""
+    """The best value so far of the number `name` of an epoch."""
 
     def __init__(self, name: str, better: Better) -> None:
         if better not in ("less", "more"):
@@ -78,25 +78,25 @@ class Best:
         self.value: float | None = None
 
     def of(self, numbers: Mapping[str, float]) -> float:
-        """Return the value that is looked at."""
+        """Return the number's value in an epoch's `numbers`."""
         if self.name not in numbers:
             known = ", ".join(sorted(numbers))
             raise KeyError(f"no number of an epoch is called {self.name!r}: {known}")
         return numbers[self.name]
 
     def is_better(self, value: float, than: float | None) -> bool:
-        """Tell whether a value is better than another one; NaN is not."""
+        """Return whether `value` is better; any is better than None or NaN."""
         return than is None or self._sign * value < self._sign * than or than != than
 
     def improves(self, value: float) -> bool:
-        """Tell whether a value is the best so far, and keep it then."""
+        """Return whether a value is the best so far; if it is, keep it."""
         if value == value and self.is_better(value, self.value):
             self.value = value
             return True
         return False
 
     def key(self, of: Callback, *others: str) -> str:
-        """Return by what a file knows a callback that looks at this number."""
+        """Return the `state_key` of a callback `of` this number, with `others`."""
         better = "less" if self._sign == 1 else "more"
         return f"{type(of).__qualname__}({', '.join([self.name, better, *others])})"
 
@@ -107,13 +107,13 @@ class Patience(Callback):
     Parameters
     ----------
     name : str
-        Which number of an epoch, such as ``"val_loss"``.
+        The name of the number, such as ``"val_loss"``.
     better : {"less", "more"}
     epochs : int
-        How many in a row may bring nothing better.
+        Training ends after `epochs` epochs in a row without a better value.
     smooth : bool
-        Whether to compare the mean of the last `epochs` with that of those before, in
-        place of single values with the best one.
+        Whether to compare the mean of the last `epochs` with that of the `epochs`
+        before them, in place of single values with the best one.
     """
 
     def __init__(
@@ -148,15 +148,15 @@ class Patience(Callback):
 
 
 class Target(Callback):
-    """Ends training when a number has come to a value.
+    """Ends training when a number has reached a value.
 
     Parameters
     ----------
     name : str
-        Which number of an epoch.
+        The name of the number.
     value : float
     better : {"less", "more"}
-        Whether it is to be at most that, or at least.
+        Whether the number must be at most `value`, or at least.
     """
 
     def __init__(self, name: str, value: float, better: Better = "less") -> None:
@@ -175,9 +175,10 @@ class Checkpoint(Callback):
     Parameters
     ----------
     path : str or path-like
-        Of a file, see `Trainer.save`; it is replaced each time.
+        The file, see `Trainer.save`; it is replaced each time.
     best : str, optional
-        Which number of an epoch must be better than in all before.
+        The name of the number that must be the best so far. By default every epoch is
+        saved.
     better : {"less", "more"}
     """
 

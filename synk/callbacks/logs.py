@@ -1,4 +1,4 @@
-"""Callbacks that write down the numbers of epochs."""
+"""Callbacks that write the numbers of epochs to files."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from .base import Callback
 
 
 class _Log(Callback):
-    """A file of the numbers of each epoch, from the first one that it was asked for.
+    """A file of the numbers of each epoch, from the first epoch with this callback on.
 
-    After `Trainer.load` it is written anew, from the history, and has each epoch once,
-    also if the former run had come further than the trainer's file, or the log is gone.
+    After `Trainer.load` the file is written anew from the history, so it has each epoch
+    once, even if the former run had gone on after the save, or the log was removed.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -39,7 +39,7 @@ class _Log(Callback):
     def _write(
         self, file: TextIO, epochs: Sequence[Mapping[str, float]], is_new: bool
     ) -> None:
-        """Write some epochs' numbers to the file, which may be new."""
+        """Write epochs' numbers to the file, which is empty if `is_new`."""
         raise NotImplementedError
 
     def state_dict(self) -> dict[str, Any]:
@@ -55,8 +55,8 @@ class CSVLog(_Log):
     Parameters
     ----------
     path : str or path-like
-        Is begun anew by the first epoch. After `Trainer.load` it has the epochs that
-        were made before, too.
+        The first epoch replaces an old file. After `Trainer.load` the file has the
+        earlier epochs, too.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -80,8 +80,8 @@ class JSONLog(_Log):
     Parameters
     ----------
     path : str or path-like
-        Is begun anew by the first epoch. After `Trainer.load` it has the epochs that
-        were made before, too. What JSON has no number for, as NaN, is null.
+        The first epoch replaces an old file. After `Trainer.load` the file has the
+        earlier epochs, too. Numbers that JSON does not have, as NaN, are null.
     """
 
     def _write(
@@ -98,8 +98,8 @@ class TensorBoard(Callback):
     Parameters
     ----------
     folder : str or path-like
-        After `Trainer.load`, what the former run has written there of later steps is
-        not shown any more.
+        The folder of the logs. After `Trainer.load`, TensorBoard does not show later
+        steps that the former run has written.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""Callbacks that set a variable, such as a learning rate; schedules of one."""
+"""Callbacks that set a variable, such as a learning rate, and schedules for it."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ class LearningRate(Callback):
     variable : shared variable
         A scalar that the step uses.
     schedule : callable
-        Returns the value for an epoch, by its number from 0 on. If it keeps anything
-        from call to call, it may have the methods `state_dict` and `load_state_dict`.
+        Returns the value for an epoch, given its number from 0 on. If it has a state,
+        it may have the methods `state_dict` and `load_state_dict`.
     """
 
     def __init__(
@@ -54,14 +54,14 @@ class Plateau(Callback):
     variable : shared variable
         A scalar that the step uses.
     name : str
-        Which number of an epoch.
+        The name of the epoch's number.
     factor : float
-        By what it is multiplied.
+        Multiplies the variable.
     epochs : int
-        After how many that bring nothing better.
+        The number of epochs in a row without a better value.
     better : {"less", "more"}
     least : float
-        It does not become smaller than this.
+        The smallest value to set.
     """
 
     def __init__(
@@ -105,9 +105,9 @@ def step_decay(
     Parameters
     ----------
     rate : float
-        To begin with.
+        The first rate.
     epochs : sequence of int
-        From which on the rate is another one.
+        The epochs, from 0 on, at whose beginning the rate is multiplied.
     factor : float
     """
     return lambda epoch: rate * factor ** sum(epoch >= each for each in epochs)
@@ -119,7 +119,7 @@ def cosine(rate: float, epochs: int, last: float = 0.0) -> Callable[[int], float
     Parameters
     ----------
     rate, last : float
-        In the first epoch, and after so many `epochs`.
+        The rate in the first epoch, and after `epochs` epochs.
     epochs : int
     """
 
@@ -131,18 +131,19 @@ def cosine(rate: float, epochs: int, last: float = 0.0) -> Callable[[int], float
 
 
 def warm_up(schedule: Callable[[int], float], epochs: int) -> Callable[[int], float]:
-    """Return a schedule that grows to another one in equal steps, from 0.
+    """Return a schedule that multiplies another one by factors that grow to 1.
 
     Parameters
     ----------
     schedule : callable
     epochs : int
-        In the first of which the rate is 1 / (epochs + 1) of what it would be.
+        The number of epochs with a factor below 1: 1 / (epochs + 1), 2 / (epochs + 1),
+        and so on.
     """
     return lambda epoch: schedule(epoch) * min((epoch + 1) / (epochs + 1), 1)
 
 
 def assign(variable: SharedVariable, value: Any) -> None:
-    """Set a variable to a number, or to an array, which is cast to its dtype."""
+    """Set a variable to a number or an array, cast to the variable's dtype."""
     dtype = variable.type.dtype  # type: ignore[attr-defined]
     variable.set_value(variable.type.filter(value, allow_downcast=True).astype(dtype))

@@ -45,9 +45,9 @@ class Cached:
 class NodeCache:
     """Node 0's table of other nodes' copies; each node may keep `room` more bytes.
 
-    Every command is planned between `begin` and `sent`. If an interrupt keeps a planned
-    command from being sent, the table has changes that nodes do not have: then the next
-    command makes all nodes give up all copies.
+    Every command is planned between `begin` and `note_sent`. If an interrupt keeps a
+    planned command from being sent, the table has changes that nodes do not have: then
+    the next command makes all nodes give up all copies.
     """
 
     def __init__(self, room: int = 0) -> None:
@@ -77,17 +77,17 @@ class NodeCache:
         self._is_sent = False
         self.wholes, self._used, self._cut = {}, set(), set()
 
-    def is_again(self, command: bytes) -> bool:
+    def is_repeat(self, command: bytes) -> bool:
         """Note the command to be sent; return whether it equals the last one sent."""
         self._planned = command
         return command == self._command
 
-    def sent(self) -> None:
+    def note_sent(self) -> None:
         """Note that the command was sent; called where no interrupt can come."""
         self.forgotten, self._command = [], self._planned
         self._is_sent = True
 
-    def told(self, words: Sequence[int]) -> None:
+    def note_words(self, words: Sequence[int]) -> None:
         """Note the nodes' words at the end of a command: see `Inbox.word`."""
         if any(word < 0 for word in words):
             # Only some nodes have the rows of this command.
@@ -162,7 +162,7 @@ class NodeCache:
                 found.append(span)
         return copy.number, found
 
-    def has_got(self, data: Key, state: int, spans: Mapping[Span, int]) -> int:
+    def add_read(self, data: Key, state: int, spans: Mapping[Span, int]) -> int:
         """Return the number of a copy with rows of slices that nodes have read."""
         copy = self._copy(data, state)
         assert copy is not None

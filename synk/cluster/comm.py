@@ -149,7 +149,7 @@ class NodesComm:
             mine = np.array(words, np.int64).tobytes()
             given = b"".join(self._cluster.exchange(self.look(), mine))
             found = np.frombuffer(given, np.int64).tolist()
-        return self.told(found)
+        return self.from_master(found)
 
     def exchange(self, value: Any) -> list:
         """Return the values that the ranks gave, in their order; pickled on the way."""
@@ -158,9 +158,9 @@ class NodesComm:
         if self._cluster is not None:
             given = self._cluster.exchange(self.look(), pickle.dumps(mine))
             found = [value for of_node in given for value in pickle.loads(of_node)]
-        return self.told(found)
+        return self.from_master(found)
 
-    def told(self, value: Any) -> Any:
+    def from_master(self, value: Any) -> Any:
         """Return the master's `value` on all ranks of its node."""
         return self.local.exchange(value)[0]
 

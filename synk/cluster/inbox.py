@@ -89,7 +89,7 @@ class Inbox:
         self.sent: list[Window | None] = []
 
     def word(self, nodes: Sequence[Node], node: int) -> int:
-        """Return the word of the node's `JOIN` header, for `NodeCache.told`.
+        """Return the word of the node's `JOIN` header, for `NodeCache.note_words`.
 
         It is the number of further bytes that the node may keep, -1 after an error, or
         0 if the command has not changed `copies`.

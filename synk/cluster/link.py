@@ -46,10 +46,10 @@ hundredth of a core."""
 LOOK = 20e-3
 """Seconds between two calls of `look_about`."""
 
-MOST = 1 << 30
+MOST_BYTES = 1 << 30
 """The most bytes of one MPI call, as MPI counts by 32 bits."""
 
-SAID = 0.2
+FORWARDING = 0.2
 """Seconds before a job is ended, for the launcher to forward the message that says why.
 MPICH's drops output that it has not read, and lost the message in one of six runs."""
 
@@ -97,7 +97,7 @@ class Link:
 
     def end_job(self, status: int = 1) -> None:
         """End all processes of the job, including this one."""
-        time.sleep(SAID)
+        time.sleep(FORWARDING)
         self._mpi.COMM_WORLD.Abort(status)
 
     def note(self, what: str, start: float, **args: object) -> None:
@@ -137,7 +137,7 @@ class Link:
 
     # -- rounds
 
-    def go(
+    def make_round(
         self,
         own: Header,
         look_about: Look,
@@ -172,7 +172,7 @@ class Link:
             headers = self._headers = Headers(self._all.copy())
             self._note_round(headers[self.node].kind)
             if not headers.are_of_one_command:
-                self.fall_apart()
+                self.end_out_of_step()
             if then is None or (is_short and headers.data is not None):
                 if then is not None:
                     then(headers)  # from the beginning, after an interrupt in it
@@ -198,7 +198,7 @@ class Link:
             self._begun.clear()
             self._then(self._headers)
 
-    def fall_apart(self) -> None:
+    def end_out_of_step(self) -> None:
         """End the job, as masters are not in the same command: an error in synk."""
         said = ", ".join(f"{NAMES[h.kind]} in {h.number}" for h in self._headers)
         error = SynkError(f"the nodes are not in the same command: {said}")
@@ -349,14 +349,14 @@ class Link:
 
 
 def _pieces(data: Any) -> list[Any]:
-    """Return a buffer in pieces of at most `MOST` bytes."""
+    """Return a buffer in pieces of at most `MOST_BYTES` bytes."""
     whole = data
     if isinstance(data, np.ndarray):
         whole = data.reshape(-1).view(np.uint8)
-    if len(whole) <= MOST:
+    if len(whole) <= MOST_BYTES:
         return [whole]
     whole = memoryview(whole)
-    return [whole[i : i + MOST] for i in range(0, len(whole), MOST)]
+    return [whole[i : i + MOST_BYTES] for i in range(0, len(whole), MOST_BYTES)]
 
 
 def _cut(whole: bytearray, lengths: Sequence[int]) -> list[memoryview]:

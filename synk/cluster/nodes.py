@@ -140,11 +140,11 @@ class Cluster:
             follows = message if len(message) > INLINE else b""
             self.link.send(follows, outgoing.common, outgoing.rows)
             if outgoing.is_planned:
-                self.cache.sent()
+                self.cache.note_sent()
             self._number = number
 
         own = Header.of(COMMAND, self._number, message, outgoing.launch)
-        self.link.go(own, nothing, then, is_short)
+        self.link.make_round(own, nothing, then, is_short)
 
     def await_command(self, inbox: Inbox) -> tuple[Message, int]:
         """On another node, wait for a command; return it and its launch's number.
@@ -155,7 +155,7 @@ class Cluster:
 
         def then(headers: Headers) -> None:
             if headers[0].kind != COMMAND:
-                self.link.fall_apart()
+                self.link.end_out_of_step()
             self.in_command = True
             message = Message.unpacked(self.link.from_one(b"", headers, 0))
             # Node 0 sends the arrays in any case, so nothing may be raised before all
@@ -165,7 +165,7 @@ class Cluster:
             found.append((message, headers[0].word))
             self._number += 1
 
-        self.link.go(Header(IDLE, self._number), nothing, then)
+        self.link.make_round(Header(IDLE, self._number), nothing, then)
         return found[0]
 
     def join(
@@ -183,7 +183,7 @@ class Cluster:
             if headers.are_all(JOIN):
                 self._replies = self.link.gather(reply, headers)
                 if self.node == 0:
-                    self.cache.told(headers.words)
+                    self.cache.note_words(headers.words)
                 self.in_command = False
 
         interrupt: BaseException | None = None
@@ -195,7 +195,7 @@ class Cluster:
                 if not self.in_command:
                     break
                 own = Header.of(JOIN, self._number, reply, word)
-                self.link.go(own, look_about, then, is_short=True)
+                self.link.make_round(own, look_about, then, is_short=True)
             except BaseException as error:
                 if interrupt is not None or isinstance(error, Expired):
                     why = f"{error!r}: not all nodes have come, so the job ends"
@@ -230,7 +230,7 @@ class Cluster:
     ) -> Headers:
         """Meet the other masters, and return all headers; raise Aborted if one joins.
 
-        ``then(headers)`` runs the collectives that follow: see `Link.go`.
+        ``then(headers)`` runs the collectives that follow: see `Link.make_round`.
         """
 
         def follow(headers: Headers) -> None:
@@ -238,7 +238,7 @@ class Cluster:
                 then(headers)
 
         own = Header.of(MEET, self._number, data, word)
-        headers = self.link.go(own, look_about, follow, is_short)
+        headers = self.link.make_round(own, look_about, follow, is_short)
         if not headers.are_all(MEET):  # some have failed, and joined
             raise Aborted
         return headers

@@ -180,7 +180,7 @@ def _encode_end(args: tuple, encoder: Encoder) -> tuple:
         }
         state = state_of(window)
         assert state is not None
-        copies.append(encoder.cache.has_got(key_of(window), state, spans))
+        copies.append(encoder.cache.add_read(key_of(window), state, spans))
     return number, copies
 
 

@@ -134,7 +134,7 @@ def for_nodes(
         else:
             common.append(OfAll(array.dtype, array.shape, number))
             arrays.append(array)
-    if cache.is_again(data):
+    if cache.is_repeat(data):
         data = b""
     message = Message(data, common, encoder.kinds, cache.forgotten)
     return Outgoing(message.packed(), arrays, encoder.rows, launch, is_planned=True)

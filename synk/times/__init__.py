@@ -1,1 +1,1 @@
-"""Where the time goes on a rank: phases of calls, events of a trace."""
+"""Measured times on a rank: phases of calls, events of a trace, compile notices."""

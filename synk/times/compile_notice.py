@@ -1,16 +1,16 @@
-"""What a person who waits is told while a function is compiled.
+"""The notice that a function is being compiled.
 
 ::
 
     synk: compiling step(x, y) for 2 ranks, mode JAX: 12 s
 
-comes after two seconds, on stderr, in one line that is rewritten every second, and
-stays with the time that it took. It is written where a person looks: to a terminal or
-into a notebook; see `compile_notice`.
+It appears on stderr after two seconds, in one line that is rewritten every second, and
+ends with the total time. By default it is shown only in a terminal and in a notebook;
+see `compile_notice`.
 
-A thread writes it. It lives while something is compiled in a call or in `distribute`,
-and is joined before these return: there is none when ranks are forked. Where nothing
-is to be shown, there is no thread.
+A thread writes the notice. The thread lives while a call or `distribute` compiles, and
+is joined before these return, so that none exists when ranks are forked. If nothing is
+to be shown, there is no thread.
 """
 
 from __future__ import annotations
@@ -25,28 +25,28 @@ from time import monotonic
 from typing import Any
 
 AFTER = 2.0
-"""Seconds of compilation of which nothing is said."""
+"""Seconds of compilation before the notice appears."""
 EVERY = 1.0
-"""Seconds from one writing to the next."""
+"""Seconds between two updates of the line."""
 VARIABLE = "SYNK_COMPILE_NOTICE"
 
 _asked: list[bool | None] = [None]
 
 
 def compile_notice(shown: bool | None = None) -> None:
-    """Say whether a compilation that takes long is announced on stderr.
+    """Set whether a notice on stderr tells of a compilation that takes long.
 
-    The line names the function, the number of ranks, the mode and the seconds since the
-    compilation began. It comes when that has taken two seconds. May be called at any
-    time, before and after :func:`synk.fork`.
+    The notice is a line with the function, the number of ranks, the mode and the
+    seconds since the compilation began. It appears after two seconds. May be called at
+    any time, before and after :func:`synk.fork`.
 
     Parameters
     ----------
     shown : bool, optional
-        None, the default at first, shows it in a terminal and in a notebook, unless the
-        environment variable ``SYNK_COMPILE_NOTICE`` is 0; if it is 1, everywhere. True
-        shows it everywhere: in a file or a pipe as two lines, when it is first said
-        and at the end. False never does.
+        None, the setting at first, shows the notice in a terminal and in a notebook; if
+        the environment variable ``SYNK_COMPILE_NOTICE`` is 0, nowhere, and if it is 1,
+        everywhere. True shows it everywhere: in a file or a pipe as two lines, after
+        two seconds and at the end. False never shows it.
 
     Examples
     --------
@@ -60,7 +60,7 @@ def compile_notice(shown: bool | None = None) -> None:
 
 
 def is_shown(stream: Any) -> bool:
-    """Tell whether notices are to be written to a stream, if there is one."""
+    """Return whether to write notices to `stream`, which may be None."""
     if stream is None:
         return False
     said = os.environ.get(VARIABLE, "")
@@ -71,21 +71,21 @@ def is_shown(stream: Any) -> bool:
 
 
 def is_watched(stream: Any) -> bool:
-    """Tell whether a person looks at a stream, and a line of it can be rewritten."""
+    """Return whether `stream` is a terminal or a notebook, with rewritable lines."""
     if type(stream).__module__.startswith("ipykernel."):  # a notebook's
         return True
     try:
         return stream.isatty()
-    except (AttributeError, ValueError):  # there is none, or it is closed
+    except (AttributeError, ValueError):  # not a file, or a closed one
         return False
 
 
 class Notice:
-    """The notice of what is compiled for one function, in the master.
+    """The notice of one function's compilation, in the master.
 
-    In a ``with`` block, `begin` may be called any number of times, when something is to
-    be compiled; `end`, or the block's end, says that it has been. `describe` returns
-    what is compiled, for whom.
+    In a ``with`` block, call `begin` whenever something is to be compiled, any number
+    of times; `end`, or the block's end, ends the notice. ``describe()`` returns the
+    text between "compiling" and the seconds.
     """
 
     def __init__(self, describe: Callable[[], str]) -> None:
@@ -93,7 +93,7 @@ class Notice:
         self._thread: threading.Thread | None = None  # while a line may be written
 
     def begin(self) -> None:
-        """Note that something is compiled from now on, if that is not known yet."""
+        """Start the notice's time, unless it has begun already."""
         if self._thread is None and is_shown(sys.stderr):
             self._what, self._stream = self._describe(), sys.stderr
             self._in_place = is_watched(self._stream)
@@ -105,7 +105,7 @@ class Notice:
             self._thread.start()
 
     def end(self, failed: bool = False) -> None:
-        """Note that it has been compiled, or could not be: end thread and line."""
+        """End the thread and the line; `failed` if the compilation has failed."""
         thread, self._thread = self._thread, None
         if thread is None:
             return
@@ -131,13 +131,13 @@ class Notice:
         start, end = f"synk: {verb} ", f": {seconds:.{int(last)}f} s"
         text = start + self._what + end
         if self._in_place:
-            # A line that the terminal breaks could not be rewritten.
+            # A line longer than the terminal's could not be rewritten.
             room = max(shutil.get_terminal_size().columns - 1, len(start + end) + 10)
             if len(text) > room:
                 kept = room - len(start + end) - 3
                 text = f"{start}{self._what[:kept]}...{end}"
             text = "\r" + text.ljust(self._width)
         self._width = max(len(text.lstrip("\r")), 1)
-        with contextlib.suppress(OSError, ValueError):  # closed: whoever looked is gone
+        with contextlib.suppress(OSError, ValueError):  # the stream is closed
             self._stream.write(text + "\n" * (last or not self._in_place))
             self._stream.flush()

@@ -1,12 +1,12 @@
-"""Where the time of a function's calls and exchanges goes, on one rank; its events.
+"""Times of a function's calls and exchanges on one rank, by phase, and trace events.
 
-A rank's time in a call is divided into phases that follow each other without a gap:
-whoever ends one says which it was, and the next has begun. That takes one look at the
-clock, and some 0.1 us. The clock is CLOCK_MONOTONIC, the same for all processes of a
-machine; that of another machine has begun at another time.
+A rank's time in a call is divided into phases without gaps: the code that ends a phase
+says which phase it was, and the next one begins. That reads the clock once, and takes
+some 0.1 us. The clock is CLOCK_MONOTONIC, the same for all processes of a machine;
+another machine's has another zero.
 
-A call that follows a compilation is not counted, on any rank: code is compiled, loaded
-and touched for the first time in it. JAX compiles for every shape of the arguments.
+A call that compiles is not counted, on any rank, as it also loads code and touches
+memory for the first time. JAX compiles for every shape of the arguments.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from time import perf_counter
 from typing import Any, NamedTuple
 
 ROWS, COMPUTE, COMMON, WAIT, REDUCE, NODES = range(6)
-"""Taking rows; computing on them; computing what no row enters, which every rank does;
-waiting for other ranks; copying to buffers and reducing; and, after the masters of
-several nodes have met, what these exchange and reduce."""
+"""Taking rows; computing rows parts; computing common parts, which every rank does;
+waiting for other ranks; copying to buffers and reducing; and the exchange and reduction
+by the masters of several nodes, once they have met."""
 
 PHASES = ("rows", "compute", "common", "wait", "reduce", "nodes")
 
 
 _QUIET = ("worker_call", "worker_run", "worker_stop_trace")
-"""Commands that have events of their own, or are not the user's."""
+"""Commands without an event for the whole: they make their own, or are synk's."""
 
 
 class TraceEvent(NamedTuple):
-    """Something that took time on a rank; times in seconds."""
+    """A named interval of time on a rank; times in seconds."""
 
     name: str
     category: str
@@ -40,7 +40,7 @@ class TraceEvent(NamedTuple):
 
 
 class Tracer:
-    """The events of one rank, up to a limit; what comes later is counted only."""
+    """The events of one rank, up to a limit; later ones are only counted."""
 
     def __init__(self, limit: int) -> None:
         self.events: list[TraceEvent] = []
@@ -48,14 +48,14 @@ class Tracer:
         self._limit = limit
 
     def keep(self, event: TraceEvent) -> None:
-        """Take an event, if there is room."""
+        """Add an event, if there is room."""
         if len(self.events) < self._limit:
             self.events.append(event)
         else:
             self.dropped += 1
 
     def follow(self, work: Callable, *args: Any) -> Any:
-        """Run a command, and take its time unless it has events of its own."""
+        """Run the command `work`, and add an event for it unless it is in `_QUIET`."""
         start = perf_counter()
         try:
             return work(*args)
@@ -66,7 +66,7 @@ class Tracer:
 
 
 class Timed(NamedTuple):
-    """How long a serial run took."""
+    """The time of a serial run."""
 
     seconds: float
     rows: int
@@ -75,47 +75,47 @@ class Timed(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class Times:
-    """The times of one function on one rank; `label` is what a trace calls it."""
+    """The times of one function on one rank; `label` is its name in a trace."""
 
     label: str = ""
     row_bytes: int = 0
     seconds: list[float] = field(default_factory=lambda: [0.0] * len(PHASES))
-    """By phase, of all counted calls."""
+    """Seconds by phase, of all counted calls."""
     between: list[float] = field(default_factory=lambda: [0.0, 0.0, 0.0])
-    """In the master of one of several nodes, of counted calls: exchanges with other
-    nodes, seconds until all masters had met for them, and bytes that it has sent."""
-    counted: int = 0
-    left_out: int = 0  # calls that came to their end, too
+    """In a node's master, for counted calls: the number of exchanges with other nodes,
+    the seconds until all masters had met for them, and the bytes sent."""
+    counted: int = 0  # calls
+    left_out: int = 0  # calls that succeeded but compiled, which are not counted
     rows: int = 0  # of this rank in all counted calls
     launches: int = 0  # in the master: calls of counted launches; a run has many
-    launched: float = 0.0  # and their seconds, from the user's call to its return
+    launched: float = 0.0  # in the master: their seconds, from call to return
     share: int = 0
     tracer: Tracer | None = None
     is_fresh: bool = False
     _before: tuple[list[float], list[float]] | None = None
     _began: float = 0.0
     _last: float = 0.0
-    # When calls that do not count began and ended, since the last launch ended.
+    # Beginnings and ends of calls left out since the last launch ended.
     _skipped: list[tuple[float, float]] = field(default_factory=list)
 
     def begin(self, start: float, share: int, tracer: Tracer | None) -> None:
-        """Begin a call of so many rows; `start` is when its first phase began."""
+        """Begin a call of `share` rows; its first phase began at `start`."""
         self._began = self._last = start
         self.share, self.tracer = share, tracer
 
     def so_far(self) -> list[float]:
-        """Return the seconds by phase, without those of a call that has failed."""
+        """Return the seconds by phase, without those of a call set aside."""
         return [*(self.seconds if self._before is None else self._before[0])]
 
     def set_aside(self) -> None:
-        """Keep the counts from before a call that is not to be counted."""
+        """Save the counts before a call that will not count, for `end` to restore."""
         if self._before is None:
             self._before = [*self.seconds], [*self.between]
-        else:  # the last one failed
+        else:  # the last call set aside has failed
             self.seconds[:], self.between[:] = self._before
 
     def spent(self, phase: int, detail: Any = None) -> None:
-        """Count the time since the last phase ended."""
+        """End a phase now: count the time since the last phase ended."""
         now = perf_counter()
         self.seconds[phase] += now - self._last
         if self.tracer is not None:
@@ -123,10 +123,10 @@ class Times:
         self._last = now
 
     def waited(self, exchanged: float, nbytes: int) -> None:
-        """Count the time since the last phase ended as waiting, but for its last part.
+        """Count the time since the last phase ended as WAIT and then NODES.
 
-        In that the masters of nodes have exchanged values, for so many seconds; a rank
-        may have come later than it began.
+        The masters have exchanged values for the last `exchanged` seconds; this rank
+        may have come after they began.
         """
         now = perf_counter()
         middle = max(self._last, now - max(exchanged, 0.0))
@@ -139,20 +139,20 @@ class Times:
         self._last = now
 
     def exchanged(self, meeting: float, nbytes: int) -> None:
-        """Count an exchange of the masters of nodes, in one that has sent so much.
+        """Count an exchange of the masters of nodes, in a master.
 
-        `meeting` is the seconds until all had met.
+        `meeting` is the seconds until all had met, `nbytes` the bytes that it has sent.
         """
         for i, value in enumerate((1, meeting, nbytes)):
             self.between[i] += value
 
     def move(self, seconds: float, phase: int, to: int) -> None:
-        """Count to another phase what has been counted to one."""
+        """Move seconds from `phase` to phase `to`."""
         self.seconds[phase] -= seconds
         self.seconds[to] += seconds
 
     def end(self, phase: int, detail: Any = None) -> None:
-        """Count the last phase, and with it a call."""
+        """End the last phase of a call, and count the call."""
         self.spent(phase, detail)
         now = self._last
         if self.tracer is not None:
@@ -168,9 +168,9 @@ class Times:
             self.rows += self.share
 
     def _trace(self, name: str, start: float, end: float, detail: Any = None) -> None:
-        """Leave an event in the trace that is on: a phase, or what encloses phases.
+        """Add an event to the trace: a phase, a call or a launch.
 
-        `detail` is the stage that was computed, or the bytes that were reduced.
+        `detail` is the number of the stage computed, or of the bytes reduced.
         """
         assert self.tracer is not None
         args: dict[str, Any] = {"function": self.label}
@@ -192,20 +192,20 @@ class Times:
         what: str = "Function call",
         calls: int = 1,
     ) -> bool:
-        """Count what the master alone sees: a call or a run of calls from outside.
+        """Count a launch in the master: a call, or a run of calls, begun at `start`.
 
-        All ranks had done their shares at `joined`. Returns whether something was
-        compiled.
+        All ranks had done their shares at `joined`. Returns whether a call was left
+        out because it compiled.
         """
         now = perf_counter()
         if self.tracer is not None:
             self._trace("wait", self._last, joined)
             self._trace(what, start, now)
         wait = joined - self._last
-        # Those of a launch that failed are none of this one's.
+        # Without those of an earlier launch, which failed.
         skipped = [ended - began for began, ended in self._skipped if began >= start]
         self._skipped.clear()
-        if skipped:  # others may have taken longer for these calls
+        if skipped:  # other ranks may have taken longer for these calls
             start += sum(skipped) + wait
             calls -= len(skipped)
         else:
@@ -217,26 +217,26 @@ class Times:
 
 
 UNCOUNTED = Times()
-"""For what is no part of a call."""
+"""Takes the times of reductions that are not part of a call."""
 
 
 # -- exchanges under a training rule
 
 WAIT_FROM = 20e-6
-"""Seconds from which on it is a wait: less is finding that nobody is in the way."""
+"""The least seconds that count as a wait; less is the time to find a lock free."""
 
 
 @dataclass
 class ExchangeTimes:
-    """The exchanges of one rank, of all steps of a function under a rule."""
+    """The exchanges of one rank, in all steps of a function under a training rule."""
 
     rule: str
     nbytes: int  # of the parameters that are exchanged
-    counted: int = 0
+    counted: int = 0  # exchanges
     seconds: float = 0.0
-    waiting: float = 0.0  # of these, for other ranks
-    waits: int = 0  # longer than `WAIT_FROM`
-    staleness: int = 0  # how many moves of the centre parameters were old, in all
+    waiting: float = 0.0  # seconds of these spent waiting for other ranks
+    waits: int = 0  # the number of waits of at least `WAIT_FROM`
+    staleness: int = 0  # the sum over exchanges; see `rules.simulate.Exchange`
     most_stale: int = 0
     tracer: Tracer | None = field(default=None, repr=False)
     label: str = ""  # the function, in a trace
@@ -249,7 +249,7 @@ class ExchangeTimes:
 
     @contextlib.contextmanager
     def exchanging(self, step: int) -> Iterator[None]:
-        """Count the time of a ``with`` block, after so many steps."""
+        """Count the time of a ``with`` block, an exchange after step `step`."""
         start, stale = perf_counter(), self.staleness
         try:
             yield
