@@ -1,27 +1,27 @@
-"""Draws for rows: how a rank comes to its rows' numbers of a stream that all share.
+"""Random draws for rows: each rank gets its rows' numbers of the serial run's stream.
 
-The serial run draws the numbers of all rows one after the other. A rank that has the
-rows from `first` on passes those before, draws its own, and the stream goes on behind
-those of all ranks. `Passed` does the first and the last; between the two is the random
-variable's own Op, as the user has written it. ::
+The serial run draws the numbers of all rows one after the other. A rank skips the draws
+of the rows before its own, draws for its rows, and then the stream continues after the
+draws of all rows. `Passed` skips; the draw is the random variable's own Op, as the user
+has written it. ::
 
     stream --Passed(rows before)--> . --draw(own rows)--> numbers
       |
       '----Passed(all rows)------------------------------> new value of the stream
 
-So the new value is known without rows, as it is to ranks that have none. Where all is
-compiled as one, the stream goes on behind the rank's rows, in place: `go_on_behind`.
+So a rank without rows knows the new value of the stream, too. If all this is compiled
+as one graph, the stream continues from the end of the rank's rows, in place:
+`go_on_behind`.
 
-What it costs to pass draws depends on what they take from the stream:
+The cost of skipping depends on the numbers that each draw takes from the generator:
 
-*One number each*: `SKIPPED`. A generator that can be told to go on by so many numbers
-does so in no time; NumPy's PCG64 is one.
+*One*: `SKIPPED`. Generators such as NumPy's PCG64 skip any number of these at once.
 
-*Several*, such as the normal's: they are drawn and thrown away. Where that many are
-taken whatever the parameters are, as of locations and scales, those of the other ranks'
-rows need not be known: `OF_ANY_PARAMETERS`.
+*Several*, as the normal's: they are drawn and thrown away. If the parameters do not
+change how many are taken, as for locations and scales, the parameters of the other
+ranks' rows need not be known: `OF_ANY_PARAMETERS`.
 
-JAX computes each number from a key and its place. There nothing is passed: see
+JAX computes each number from a key and its place, and skips nothing: see
 `engines.passed_draws`.
 """
 
@@ -45,7 +45,7 @@ from pytensor.tensor.random.op import RandomVariable
 # Each draw takes one number of 64 bits, in NumPy and in numba.
 SKIPPED = (ptr.UniformRV, ptr.TriangularRV, ptr.CategoricalRV)
 
-# Draws that take as many numbers whatever their parameters are; and some of these.
+# Distributions whose draws take as many numbers for any parameters, with valid ones.
 OF_ANY_PARAMETERS: dict[type[RandomVariable], tuple[Any, ...]] = {
     **dict.fromkeys((ptr.UniformRV, ptr.NormalRV, ptr.HalfNormalRV), (0.0, 1.0)),
     **dict.fromkeys((ptr.LogNormalRV, ptr.LaplaceRV, ptr.LogisticRV), (0.0, 1.0)),
@@ -56,8 +56,8 @@ OF_ANY_PARAMETERS: dict[type[RandomVariable], tuple[Any, ...]] = {
     ptr.CategoricalRV: ((1.0,),),
 }
 
-# Draws that take as many as their parameters make them; of all others it is not known
-# that an array of them is drawn one after the other.
+# Distributions whose parameters determine how many numbers a draw takes. Others may not
+# draw the elements of an array one after the other.
 BY_PARAMETERS = (
     *(ptr.BernoulliRV, ptr.BinomialRV, ptr.NegBinomialRV, ptr.GeometricRV),
     *(ptr.PoissonRV, ptr.GammaRV, ptr.InvGammaRV, ptr.BetaRV, ptr.WeibullRV),
@@ -65,20 +65,21 @@ BY_PARAMETERS = (
     ptr.IntegersRV,
 )
 
-_AT_ONCE = 1 << 18  # numbers that are drawn at once, where they are thrown away
-_LARGEST = 1.0 - 2.0**-53  # of the numbers that a generator's ``random`` gives
+_AT_ONCE = 1 << 18  # numbers to draw at once and throw away
+_LARGEST = 1.0 - 2.0**-53  # the largest number that a generator's ``random`` returns
 
 
 def is_one_by_one(draw: RandomVariable) -> bool:
-    """Tell whether an array is drawn as its parts would be, one after the other."""
+    """Return whether drawing an array equals drawing its parts one after the other."""
     return type(draw) in OF_ANY_PARAMETERS or type(draw) in BY_PARAMETERS
 
 
 class Passed(Op):
-    """The state of a stream after a number of a random variable's draws.
+    """The state of a stream after skipping draws of a random variable.
 
-    These are those of rows before a rank's, all, or those of rows "behind" the rank's.
-    With `takes_one` each takes one number of the stream, whatever NumPy's takes.
+    `where` tells whose draws: of the rows "before" a rank's, of "all" rows, or of those
+    "behind" the rank's. With `takes_one` each draw takes one number of the stream, even
+    if NumPy's may take more.
     """
 
     __props__ = ("draw", "where", "takes_one", "inplace")
@@ -88,20 +89,17 @@ class Passed(Op):
     ) -> None:
         self.draw, self.where = draw, where
         self.takes_one, self.inplace = takes_one, inplace
-        if inplace:  # the stream itself is led on, and no copy
+        if inplace:  # advance the stream itself, not a copy
             self.destroy_map = {0: [0]}
 
     def make_node(self, *inputs: Any) -> Apply:
-        """Apply the Op to a stream, the lengths of what it passes and of all, and more.
-
-        What follows are the draws' parameters.
-        """
+        """Apply the Op to a stream, the shapes skipped and of all draws, parameters."""
         rng, *rest = inputs
         rest = list(map(pt.as_tensor_variable, rest))
         return Apply(self, [rng, *rest], [rng.type()])
 
     def perform(self, node: Apply, inputs: Sequence, output_storage: Sequence) -> None:
-        """Lead the stream on."""
+        """Store the stream after the draws."""
         rng, size, _, *params = inputs
         if not self.inplace:
             rng = generator_in(type(rng.bit_generator), rng.bit_generator.state)
@@ -109,7 +107,7 @@ class Passed(Op):
         output_storage[0][0] = rng
 
     def lead_on(self, rng: Any, size: Any, params: Sequence[Any]) -> None:
-        """Lead a generator on by draws of some lengths."""
+        """Advance a generator by an array of draws, of shape `size`."""
         is_coin = isinstance(self.draw, (ptr.BernoulliRV, ptr.BinomialRV))
         if self.takes_one or (is_coin and _takes_one(params)):
             skip(rng, math.prod(map(int, size)))
@@ -120,7 +118,7 @@ class Passed(Op):
             self.draw.rng_fn(rng, *params, (min(each, first - i), *rest))
 
     def infer_shape(self, *args: Any) -> Sequence:
-        """Return that a stream has none."""
+        """Return None, as a stream has no shape."""
         return [None]
 
     def __str__(self) -> str:
@@ -130,7 +128,7 @@ class Passed(Op):
 
 @node_rewriter([Passed])
 def go_on_behind(fgraph: Any, node: Apply) -> list[Variable] | None:
-    """Have a stream that passes all draws go on from where a rank's rows end."""
+    """Replace "all" of a stream by "behind" of the stream after a rank's own draws."""
     op: Any = node.op
     if op.where != "all":
         return None
@@ -156,7 +154,7 @@ def go_on_behind(fgraph: Any, node: Apply) -> list[Variable] | None:
 
 @node_rewriter([Passed], inplace=True)
 def go_on_in_place(fgraph: Any, node: Apply) -> list[Variable] | None:
-    """Lead the stream itself on where nothing else needs it as it was."""
+    """Make `Passed` advance the stream in place; the database checks other uses."""
     op: Any = node.op
     if op.inplace:
         return None
@@ -164,7 +162,7 @@ def go_on_in_place(fgraph: Any, node: Apply) -> list[Variable] | None:
 
 
 for rewriter, position in ((go_on_behind, 50.7), (go_on_in_place, 50.8)):
-    # Before PyTensor has draws lead streams on in place.
+    # Before PyTensor makes draws advance streams in place.
     optdb.register(
         f"synk_{rewriter.__name__}",
         dfs_rewriter(rewriter, ignore_newtrees=True),
@@ -174,17 +172,16 @@ for rewriter, position in ((go_on_behind, 50.7), (go_on_in_place, 50.8)):
 
 
 def generator_in(kind: type[np.random.BitGenerator], state: Any) -> np.random.Generator:
-    """Return a generator of a kind in a state."""
-    bits: Any = kind(0)  # a seed, as it would ask the system for one
+    """Return a generator with a bit generator of a kind, in a state."""
+    bits: Any = kind(0)  # with a seed, or it would read one from the system
     bits.state = state
     return np.random.Generator(bits)
 
 
 def skip(rng: np.random.Generator, count: int) -> None:
-    """Lead a generator on by a number of doubles.
+    """Advance a generator by `count` doubles.
 
-    One half of a number of 64 bits that draws of 32 bits have left stays for the next
-    such draw.
+    Half of a 64-bit number, left over by a draw of 32 bits, stays for the next one.
     """
     bits: Any = rng.bit_generator
     if isinstance(bits, (np.random.PCG64, np.random.PCG64DXSM)):
@@ -201,7 +198,7 @@ def skip(rng: np.random.Generator, count: int) -> None:
 
 
 def is_one_coin(draw: Any, params: Sequence[Variable]) -> bool:
-    """Tell whether draws are known to be 0 or 1: of coins that are tossed once."""
+    """Return whether draws are known to be 0 or 1: Bernoulli, or binomial of n = 1."""
     if not isinstance(draw, ptr.BinomialRV):
         return isinstance(draw, ptr.BernoulliRV)
     try:
@@ -211,7 +208,7 @@ def is_one_coin(draw: Any, params: Sequence[Variable]) -> bool:
 
 
 def _takes_one(params: Sequence[Any]) -> bool:
-    """Tell whether NumPy tosses each coin with one number of the stream.
+    """Return whether NumPy takes one number of the stream for each Bernoulli draw.
 
     It draws a uniform number U below 1 and compares it with q = 1 - p, where p is the
     probability of the rarer side. If it is larger, it compares U - q with p q / q, as
@@ -237,18 +234,18 @@ def _is_tossed_once(p: float) -> bool:
 
 # -- streams of a rank's or a slice's own
 
-# What a stream is derived for. A user's own children of a seed have other keys.
+# First keys of derived streams. A user's own children of a seed have other keys.
 RANK, ROWS, SLICE = 0x73796E6B, 0x726F7773, 0x736C6963
 
 
 def derived(generator: np.random.Generator, *key: int) -> np.random.Generator:
-    """Return the stream with a key among those that follow from a generator's state.
+    """Return a new stream that follows from a generator's state and a key.
 
-    They are children of a ``SeedSequence``, as ``SeedSequence.spawn`` makes them, so
-    independent of each other and the same in every run. The generator stays as it is.
+    It is a child of a ``SeedSequence``, as of ``SeedSequence.spawn``: independent of
+    those with other keys, and the same in every run. The generator does not change.
     """
-    # From the state and not the seed alone: after some draws, and in a second session,
-    # the other ranks must go on to new numbers as the master does.
+    # From the state, not the seed: after some draws, or in a second session, ranks must
+    # get new numbers, as the master does.
     draws = copy.deepcopy(generator).integers(0, 2**32, 8, dtype=np.uint64)
     parent = np.random.SeedSequence([int(draw) for draw in draws])
     child = np.random.SeedSequence(parent.entropy, spawn_key=key)

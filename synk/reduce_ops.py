@@ -18,7 +18,7 @@ ReduceOp: TypeAlias = Literal["avg", "sum", "prod", "min", "max"]
 """How values of one shape are combined, element by element."""
 
 OutputOp: TypeAlias = ReduceOp | Literal["gather"] | None
-"""How the ranks' values of an output become one; None takes rank 0's as it is."""
+"""How the ranks' values of an output are combined; None takes rank 0's value."""
 
 REDUCE_OPS: tuple[ReduceOp, ...] = ("avg", "sum", "prod", "min", "max")
 """All of `ReduceOp`."""
@@ -29,8 +29,8 @@ OPS: tuple[OutputOp, ...] = (*REDUCE_OPS, "gather", None)
 _WIDER = {"float16": "float32", "float32": "float64", "complex64": "complex128"}
 _UFUNCS = {"prod": np.multiply, "min": np.minimum, "max": np.maximum}
 
-_BLOCK = 16 * 1024  # elements combined at once: the accumulator stays in the cache
-_AT_ONCE = 1 << 20  # elements of all values up to which these are rows of one array
+_BLOCK = 16 * 1024  # elements to combine at once: the accumulator stays in the cache
+_AT_ONCE = 1 << 20  # the most elements, of all values, to copy to rows of one array
 
 
 def check_op(op: str | None, allowed: Sequence[str | None], what: str) -> None:
@@ -68,7 +68,7 @@ def check_shapes(
 
 
 def identity(op: ReduceOp, dtype: np.dtype) -> Any:
-    """Return what changes nothing when it is combined with other real numbers."""
+    """Return the identity of an op, for real numbers; 0 for "avg"."""
     if op in ("avg", "sum", "prod"):
         return int(op == "prod")
     if dtype.kind == "f":
@@ -105,7 +105,7 @@ class Accumulator:
         self._total: np.ndarray | None = None
 
     def add(self, value: np.ndarray, weight: float) -> None:
-        """Take one more value; for "avg", `weight` is its share of the rows."""
+        """Add a value; for "avg", `weight` is its fraction of the rows."""
         if self._total is not None and np.shape(value) != self._total.shape:
             raise ShapeMismatch(
                 f"values of shapes {self._total.shape} and {np.shape(value)} cannot be"
@@ -120,7 +120,7 @@ class Accumulator:
             self._total = np.asarray(ufunc(self._total, value, dtype=self._type))
 
     def result(self, dtype: np.dtype | None = None) -> np.ndarray:
-        """Return what the values combine to, in their own dtype unless told."""
+        """Return the combined value, in `dtype` or by default that of the values."""
         assert self._total is not None
         return finish(self._total, self.dtype if dtype is None else dtype)
 
@@ -130,20 +130,20 @@ def combine(
 ) -> np.ndarray:
     """Combine values of one shape and dtype, in their order.
 
-    Weights are the rows behind each value, for "avg"; all zero means that all count
-    alike. The average of integers is float64.
+    `weights` are the numbers of rows of each value, for "avg"; if all are 0, all values
+    count equally. The average of integers is float64.
     """
     dtype = values[0].dtype
     fractions = shares(weights)
     if values[0].shape == () and dtype.char in "fd" and op in ("sum", "avg"):
-        total = 0.0  # losses and the like, as Python's floats: numpy takes ten times
+        total = 0.0  # scalars as Python floats: numpy takes ten times as long
         for value, share in zip(values, fractions, strict=True):
             if op == "sum":
                 total += value.item()
             elif share:
                 total += value.item() * share
         return np.array(total, dtype)
-    # Nothing times NaN is NaN: what has no rows must be left out, not weighed.
+    # Leave out values without rows: 0 times NaN is NaN.
     terms = [
         (np.asarray(value), share)
         for value, share in zip(values, fractions, strict=True)
@@ -174,13 +174,13 @@ def _combine(op: ReduceOp, dtype: np.dtype, terms: list, to: np.dtype) -> np.nda
 
 
 def _added_as_rows(op: ReduceOp, dtype: np.dtype, terms: list) -> np.ndarray:
-    """Add values as an `Accumulator` does, but for the Python of each.
+    """Add values in the order of an `Accumulator`, by one call of numpy.
 
-    numpy adds rows of two or more elements one after the other; of one it makes pairs.
+    numpy adds rows of two or more elements in order, but of one element pairwise.
     """
     values = [value for value, _ in terms]
     kind = accumulator(op, dtype)
-    rows = np.empty((len(values), *values[0].shape), kind)  # of this order in memory
+    rows = np.empty((len(values), *values[0].shape), kind)  # C order
     np.concatenate(values, out=rows.reshape(-1, *values[0].shape[1:]))
     if op == "avg":
         fractions = np.array([share for _, share in terms], kind)

@@ -1,13 +1,14 @@
-"""Sums in a fixed tree: the same bits, however many ranks add up how much of it.
+"""Sums in a fixed binary tree: the same bits, whatever the number of ranks.
 
-The rows of a call are numbered from its first one on, and cut into *blocks* of as many
-rows each. A block's value is computed in the same way whoever has it, and the blocks
-are added in a binary tree over their numbers: 0 to 1, 2 to 3, the first of these pairs
-to the second, and so on; what is left over at the right edge comes last. Ranks begin
-and end at blocks. A rank keeps a stack of subtrees that are finished, as a counter in
-binary has digits: it pushes a block, and adds the two on top as long as they are
-siblings. What it hands on is at most two for each level of the tree, in order. Whoever
-combines merges all ranks' in the same way, and comes to the same tree.
+The rows of a call are numbered, and cut into *blocks* of equal numbers of rows. Every
+rank computes the value of a block in the same way. Blocks are added in a binary tree
+over their numbers: 0 to 1, 2 to 3, the first of these pairs to the second, and so on;
+subtrees left over at the right edge are added last. Ranks begin and end at blocks.
+
+A rank keeps a stack of finished subtrees: it pushes a block, and adds the two on top as
+long as they are siblings, as a binary counter carries. So it hands on at most two
+subtrees for each level of the tree, in order. Merging all ranks' subtrees in the same
+way gives the same tree.
 
 The error is that of pairwise summation, and grows with the logarithm of the number of
 blocks (N. J. Higham 1993, "The accuracy of floating point summation").
@@ -30,7 +31,7 @@ from .reduce_ops import ReduceOp, finish
 
 
 def has_order(op: object, dtype: str) -> bool:
-    """Tell whether values are combined by an op in an order that counts: it rounds."""
+    """Return whether an op rounds, so that the order of the values changes the bits."""
     floats = ("float16", "float32", "float64")
     return op in ("sum", "avg", "prod") and dtype in floats
 
@@ -39,23 +40,23 @@ def has_order(op: object, dtype: str) -> bool:
 class BlockCut:
     """How the rows of a call are cut into blocks, and the blocks between ranks."""
 
-    # Where the rows of each rank begin, and where the last one's end: at multiples of
-    # `block`, or at the end of all rows.
+    # Rank r has rows bounds[r] to bounds[r + 1]. Bounds are multiples of `block`, or
+    # the end of all rows.
     bounds: tuple[int, ...]
-    block: int  # rows of one; the last one may have fewer
+    block: int  # rows of a block; the last one may have fewer
 
     @cached_property
     def rows(self) -> int:
-        """The rows of all ranks."""
+        """The number of rows of all ranks."""
         return self.bounds[-1] - self.bounds[0]
 
     @cached_property
     def start(self) -> int:
-        """The number of the first block of all."""
+        """The number of the first block of rank 0."""
         return self.first(0)
 
     def of(self, rank: int) -> BlockCut:
-        """Return that of one rank's rows alone."""
+        """Return the `BlockCut` of one rank's rows alone."""
         return BlockCut(self.bounds[rank : rank + 2], self.block)
 
     def first(self, rank: int) -> int:
@@ -64,12 +65,12 @@ class BlockCut:
 
     @cached_property
     def counts(self) -> np.ndarray:
-        """How many subtrees each rank hands on."""
+        """The number of subtrees of each rank."""
         return np.array(list(map(len, self._levels)), np.int64)
 
     @cached_property
     def most(self) -> int:
-        """The largest of these numbers."""
+        """The largest of the `counts`."""
         return int(self.counts.max())
 
     @cached_property
@@ -79,16 +80,16 @@ class BlockCut:
 
     @cached_property
     def levels(self) -> np.ndarray:
-        """The levels of the subtrees of all ranks, in their order."""
+        """The levels of all ranks' subtrees, in the order of blocks."""
         return np.array([level for some in self._levels for level in some], np.int64)
 
 
 @lru_cache(maxsize=256)
 def block_cut(bounds: tuple[int, ...], block: int) -> BlockCut | None:
-    """Return how rows are cut into blocks; None if they are not.
+    """Return how rows are cut into blocks, or None if there is no tree over blocks.
 
-    That is so if they are gone through in one go, by one rank, and where ranks do not
-    begin at blocks, as for rows of files that each machine has read its own part of.
+    There is none if all rows are in one block, or if ranks do not begin at blocks, as
+    with rows of files of which each machine has read its own ranks' part.
     """
     last = bounds[-1]
     if not block or last - bounds[0] <= block:
@@ -99,7 +100,7 @@ def block_cut(bounds: tuple[int, ...], block: int) -> BlockCut | None:
 
 
 def subtrees(start: int, stop: int) -> list[int]:
-    """Return the levels of the largest subtrees that some blocks consist of.
+    """Return the levels of the largest subtrees that make up some blocks, in order.
 
     >>> subtrees(5, 12)  # 5; 6 and 7; 8 to 11
     [0, 1, 2]
@@ -115,12 +116,12 @@ def subtrees(start: int, stop: int) -> list[int]:
 
 
 def depth(blocks: int) -> int:
-    """Return how many subtrees there are at a time, at the most, of some blocks."""
+    """Return the most entries that a stack needs for a number of blocks."""
     return 2 * blocks.bit_length() + 2
 
 
 class TreeColumn(NamedTuple):
-    """Where in an entry of a stack a value lies, and what becomes of it."""
+    """The place of a value in an entry of a stack, and its op."""
 
     start: int
     shape: tuple[int, ...]
@@ -129,11 +130,11 @@ class TreeColumn(NamedTuple):
 
     @property
     def stop(self) -> int:
-        """Where it ends."""
+        """The end of the value in an entry."""
         return self.start + math.prod(self.shape)
 
     def write(self, entry: np.ndarray, value: np.ndarray, rows: int) -> None:
-        """Write a block's value to its place in an entry."""
+        """Write a block's value to its place in an entry; an average times `rows`."""
         if value.shape != self.shape:
             raise ShapeMismatch(
                 f"values of shapes {self.shape} and {value.shape} cannot be combined by"
@@ -144,18 +145,17 @@ class TreeColumn(NamedTuple):
 
 
 class Columns:
-    """Values that lie side by side in entries, by shape, dtype and op of each."""
+    """The layout of an entry: values side by side, of a (shape, dtype, op) each."""
 
     def __init__(self, kinds: Sequence[tuple[tuple[int, ...], Any, ReduceOp]]) -> None:
         columns: list[TreeColumn] = []
-        self.width = 0  # elements of an entry
+        self.width = 0  # elements of an entry, all of float64
         for shape, dtype, op in kinds:
             columns.append(TreeColumn(self.width, shape, np.dtype(dtype), op))
             self.width = columns[-1].stop
         self.each = tuple(columns)
         self._ends = [(*col[:2], col.stop, col.dtype) for col in columns]
-        # Where elements that are divided by the number of rows begin and end, and those
-        # that are multiplied.
+        # (start, stop) of averages, which `fold` divides by the rows, and of products.
         self.averages, self.products = (self._elements(op) for op in ("avg", "prod"))
 
     def _elements(self, op: str) -> np.ndarray:
@@ -163,7 +163,7 @@ class Columns:
         return np.array(found, np.int64).reshape(-1, 2)
 
     def values(self, total: np.ndarray) -> list[np.ndarray]:
-        """Return the values of an entry that is the last one."""
+        """Return the values of a merged entry, in their shapes and dtypes."""
         return [
             finish(total[start:stop].reshape(shape), dtype)
             for start, shape, stop, dtype in self._ends
@@ -171,28 +171,28 @@ class Columns:
 
 
 class Subtrees(NamedTuple):
-    """What one rank gives for values that are combined in a tree."""
+    """The subtrees of one rank, of values that are combined in a tree."""
 
-    entries: np.ndarray  # in the order of blocks; of averages sums of values times rows
+    entries: np.ndarray  # a row for each; averages are sums of values times rows
     columns: Columns
 
 
 class TreeOutput(NamedTuple):
-    """An output that ranks have subtrees of."""
+    """An output of which each rank has subtrees, for the master to merge."""
 
-    key: tuple  # tells these subtrees from others of the call
-    subtrees: Subtrees
+    key: tuple  # identifies these subtrees within the call
+    subtrees: Subtrees  # this rank's
     cut: BlockCut
-    place: int  # which of their values it is
+    place: int  # the position of the output among the columns
 
 
 def merge_trees(
     outputs: Sequence[Any],
     others: Callable[[tuple], Sequence[np.ndarray]] | None = None,
 ) -> list[Any]:
-    """Return outputs of rank 0 with those that ranks have subtrees of.
+    """Return outputs of rank 0, with each `TreeOutput` merged to its value.
 
-    `others` returns the entries of the other ranks, in their order, by the key.
+    ``others(key)`` returns the entries of the other ranks, in their order.
     """
     found: dict[tuple, list[np.ndarray]] = {}
     results = []
@@ -210,14 +210,14 @@ def merge_trees(
 def combined(
     cut: BlockCut, stacks: Sequence[np.ndarray], columns: Columns
 ) -> list[np.ndarray]:
-    """Return the values that the subtrees of ranks come to, in their order."""
+    """Return the values from all ranks' entries, `stacks`, in the order of columns."""
     entries = np.concatenate(stacks)
     fold(entries, cut.levels, cut.start, columns.averages, columns.products, cut.rows)
     return columns.values(entries[0])
 
 
 class Stack:
-    """The finished subtrees of a rank's blocks, that come one after the other."""
+    """A stack of finished subtrees, to which a rank pushes its blocks in order."""
 
     def __init__(self, first: int, blocks: int, columns: Columns) -> None:
         room = depth(blocks)
@@ -228,36 +228,39 @@ class Stack:
 
     @property
     def next(self) -> np.ndarray:
-        """What the next block's values are to be written to."""
+        """The entry to write the next block's values to."""
         return self._entries[self._top]
 
     def push(self) -> None:
-        """Take the block whose values were written."""
+        """Push the block whose values were written to `next`."""
         made = self._entries, self._levels, self._top, self._number, self._products
         self._top = push(*made)
         self._number += 1
 
     @property
     def entries(self) -> np.ndarray:
-        """What is finished."""
+        """The entries of the finished subtrees."""
         return self._entries[: self._top]
 
 
 @compile_kernel
 def _merge(entries, top, products):
-    """Combine the two entries on top."""
+    """Combine the two top entries, in place."""
     left, right = entries[top - 2], entries[top - 1]
     for k in range(products.shape[0]):
         for j in range(products[k, 0], products[k, 1]):
             right[j] *= left[j]
-            left[j] = -0.0  # to which a number is added as it is
+            left[j] = -0.0  # so that the addition below changes no bit
     for j in range(left.size):
         left[j] += right[j]
 
 
 @compile_kernel
 def _merge_siblings(entries, levels, top, number, products):
-    """Combine what is finished with the subtree on top, which begins at a block."""
+    """Merge the top subtree, which begins at block `number`, with its siblings.
+
+    Return the number of entries left.
+    """
     place = number >> levels[top - 1]
     while top > 1 and levels[top - 2] == levels[top - 1] and place & 1:
         _merge(entries, top, products)
@@ -269,16 +272,16 @@ def _merge_siblings(entries, levels, top, number, products):
 
 @compile_kernel
 def push(entries, levels, top, number, products):
-    """Take a block that was written on top; return how many entries there are then."""
+    """Push a block that was written at `top`; return the new number of entries."""
     levels[top] = 0
     return _merge_siblings(entries, levels, top + 1, number, products)
 
 
 @compile_kernel
 def fold(entries, levels, start, averages, products, rows):
-    """Combine the entries of all ranks; the first one becomes the result.
+    """Merge the entries of all ranks, in place: the first one becomes the result.
 
-    `start` is the number of the first block, and `rows` what averages are divided by.
+    `start` is the number of the first block; averages are divided by `rows`.
     """
     here = np.empty_like(levels)
     top, number = 0, start

@@ -1,4 +1,4 @@
-"""All ranks as workers of a training rule: what the master has them do."""
+"""All ranks as workers of a training rule: the master's side, and its commands."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ Medium: TypeAlias = Centre | Mailboxes
 
 
 class Setup(NamedTuple):
-    """What makes a rank a worker; `size` is the number of parameters."""
+    """The settings by which a rank becomes a worker; `size` counts parameters."""
 
     rule: Rule
     dtype: str
@@ -41,7 +41,10 @@ class Setup(NamedTuple):
     are_nodes: bool
 
     def medium(self, ranks: int, memory: Callable[[int], Segment] = Segment) -> Medium:
-        """Return what a machine's workers share: in memory, or in a new segment."""
+        """Return the centre or mailboxes that a machine's `ranks` share.
+
+        ``memory(nbytes)`` returns the segment for it, by default a new one.
+        """
         if isinstance(self.rule, Gossip):
             sizes = self.dtype, self.size, self.workers
             return Mailboxes(self.rule, *sizes, memory)
@@ -51,10 +54,10 @@ class Setup(NamedTuple):
 
 
 class Workers:
-    """The ranks, training by a rule; they know this by its `number`.
+    """The ranks as workers of a training rule, in the master.
 
-    If `are_nodes`, the ranks of a machine are one worker, and make exact steps
-    together.
+    `number` is its key in every rank's `RankContext.workers`. With `are_nodes` the
+    ranks of a machine are one worker, and make exact steps together.
     """
 
     def __init__(
@@ -88,16 +91,16 @@ class Workers:
 
     @property
     def is_open(self) -> bool:
-        """Whether the ranks are still those that it was made with."""
+        """Whether the session still runs with the ranks that this was made for."""
         return SESSION.is_of(self._made_for) and SESSION.state == "running"
 
     @property
     def centre(self) -> np.ndarray:
-        """A copy of the centre's parameters, one after the other."""
+        """A copy of the centre's parameters, as one vector."""
         return self._medium.parameters
 
     def begin(self, start: np.ndarray | None) -> None:
-        """Have all begin anew, with the parameters of a vector, or the variables'."""
+        """Restart all workers with the parameters `start`, or the variables'."""
         if start is None:
             start = Parameters(self.params).vector()
         self._medium.fill(start)
@@ -105,28 +108,27 @@ class Workers:
         SESSION.ledger.note(self.params, Holding("local", TRAINING))
 
     def begin_again(self) -> None:
-        """Have all begin anew after a failure: with the centre, or as rank 0 is."""
+        """Restart all workers after a failure, with the centre or rank 0's values."""
         self.begin(self.centre if self._rule.has_centre else None)
 
     def restore(self) -> None:
-        """Give the script's variables what the centre has; its ranks may be gone."""
+        """Set the script's variables to the centre, which needs no ranks."""
         if self._rule.has_centre:
             Parameters(self.params).set(self.centre)
 
     def are_set(self) -> bool:
-        """Whether the variables have other values than were shown last."""
+        """Whether variables were changed since `show` set them."""
         entries = SESSION.ledger.entries(self.params)
         return any(entry.is_set or entry.holding is not SHOWN for entry in entries)
 
     def ready(self) -> None:
-        """Prepare for steps, while no rank makes any."""
+        """Prepare the centre or mailboxes, while no rank makes steps."""
         self._medium.ready()
 
     def report(self) -> tuple[list[Exchange], float, float]:
-        """Return what was exchanged since this was asked last, and what it took.
+        """Return the exchanges since the last report, their seconds, and those waiting.
 
-        That is in the order in which the centre moved; and seconds that a rank has
-        spent on it, and of these waiting, as means over ranks.
+        Exchanges are in the order of the centre's moves. Seconds are means over ranks.
         """
         reports: list[Report] = self._ask("report")
         moves = [move for report in reports for move in report.exchanges]
@@ -136,21 +138,20 @@ class Workers:
         return [exchange for _, exchange in moves], float(seconds), float(waiting)
 
     def show(self) -> None:
-        """Give the variables, on all ranks, the values to be used afterwards.
+        """Set the variables, on all ranks, to the `result` of training.
 
-        Those are the centre's, or without one the workers' average. What each worker
-        has of its own is kept aside.
+        Each worker keeps its own values aside, until `hide`.
         """
         self._ask("show", {"w": self.result()})
         SESSION.ledger.note(self.params, SHOWN)
 
     def hide(self) -> None:
-        """Give the variables back to the workers."""
+        """Set the variables to each worker's own values again."""
         self._ask("hide")
         SESSION.ledger.note(self.params, Holding("local", TRAINING))
 
     def result(self) -> np.ndarray:
-        """Return the parameters that are to be used afterwards."""
+        """Return the trained parameters: the centre's, or the workers' average."""
         if not self._rule.has_centre:
             return self.average()
         if self._rule.is_mean:
@@ -160,12 +161,12 @@ class Workers:
         return self.centre
 
     def _vectors(self) -> list[np.ndarray]:
-        """Return the parameters of each worker."""
+        """Return each worker's own parameters, as vectors."""
         found = [SESSION.context.array(of["w"]) for of in self._ask("own_parameters")]
         return [vector for vector in found if vector.size]
 
     def state(self) -> tuple[dict[str, np.ndarray], list[dict[str, np.ndarray]]]:
-        """Return all that training goes on with: what is shared, and by rank."""
+        """Return the state of training, for a checkpoint: shared, and of each rank."""
         by_rank = [
             {k: np.array(SESSION.context.array(v)) for k, v in of_rank.items()}
             for of_rank in self._ask("state")
@@ -175,7 +176,7 @@ class Workers:
     def restore_state(
         self, shared: dict[str, np.ndarray], by_rank: list[dict[str, np.ndarray]]
     ) -> None:
-        """Go on with what `state` has returned, and show it."""
+        """Continue from a result of `state`, and `show` it."""
         self._medium.restore(shared)
         if SESSION.nodes > 1:
             self._ask("restore_medium", shared)
@@ -189,7 +190,7 @@ class Workers:
         arrays: dict[str, np.ndarray] | None = None,
         rank: int | None = None,
     ) -> list[Any]:
-        """Have all workers do something, or that of one rank; see `worker_of_rule`."""
+        """Call a method of the workers, on all ranks or one; see `worker_of_rule`."""
         mine = arrays or {}
         staged: list[Any] = [*mine.values()]
         if mine and SESSION.size > 1:
@@ -213,13 +214,17 @@ def worker_open(
     numbers: list[int],
     shared: Medium | Place,
 ) -> None:
-    """Make this rank a worker."""
+    """Make this rank a worker of a rule.
+
+    `numbers` are those of the parameters' variables. `shared` is the master's centre or
+    mailboxes, for workers the place of its segment; other nodes make their own.
+    """
     variables = [context.variables[i] for i in numbers]
     local, over_nodes, several = context.local, None, context.comm is not context.local
     if several and local.rank:
         shared = local.exchange(None)[0]
     elif several:
-        if isinstance(shared, tuple):  # on node 0, which nobody reads here
+        if isinstance(shared, tuple):  # a place on node 0, useless on this node
             shared = setup.medium(local.size)
             shared.fill(Parameters(variables).vector())
             notice = "segment", shared.segment.key
@@ -229,7 +234,7 @@ def worker_open(
         segment = context.attachments.segment(*shared)
         shared = setup.medium(local.size, lambda nbytes: segment)
     if several:
-        from .over_nodes import OverNodes  # which knows of MPI
+        from .over_nodes import OverNodes  # imports MPI
 
         over_nodes = OverNodes(context.comm, shared)
     rank = context.rank
@@ -246,11 +251,10 @@ def worker_open(
 def worker_of_rule(
     context: RankContext, number: int, what: str, rank: int | None, arrays: dict
 ) -> Any:
-    """Have this rank's worker do what the master asks for: one of its methods.
+    """Call the method `what` of this rank's worker; only on `rank`, if it is not None.
 
-    If there is a `rank` only that one is meant. Arrays by name are the method's
-    argument, if there are any; those that it returns by name are read by the master
-    before the next command.
+    `arrays`, if there are any, are its argument, by name. The master must read a dict
+    of arrays that it returns before the next command.
     """
     if rank not in (None, context.rank):
         return None

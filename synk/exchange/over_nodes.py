@@ -1,9 +1,8 @@
-"""How the centre of a training rule is the same on all nodes.
+"""Keeps the centres, or mailboxes, of a training rule equal on all nodes.
 
-Each node has one in its shared memory, of the same layout. Where all workers meet, what
-they have given is added up over the nodes, and every node moves its own centre by that.
-Where they take turns, those of one node come after those of the other, and it hands on
-what the centre, or the mailboxes, have come to.
+Each node has a centre in its shared memory. If all workers meet, the vectors that they
+give are added over the nodes, and every node moves its own centre by the sum. If they
+take turns, node after node has its turn, and each sends its centre's state to all.
 """
 
 from __future__ import annotations
@@ -24,16 +23,16 @@ from ..rules.gossip import Mailboxes
 
 
 class OverNodes:
-    """One rank's part in keeping the nodes' centres, or mailboxes, alike."""
+    """One rank's part in keeping `medium`, centre or mailboxes, equal on all nodes."""
 
     def __init__(self, comm: NodesComm, medium: Centre | Mailboxes) -> None:
         self._comm, self._medium = comm, medium
         self._sums: dict[tuple[int, int], _Sum] = {}
 
     def add_up(self, given: np.ndarray, start: int, stop: int) -> None:
-        """Add up what all workers of all nodes have given, in the first row of it.
+        """Add elements `start` to `stop` of what all nodes' workers have given.
 
-        That has a row for each rank of this node, or one; of parameters some are added.
+        `given` has a row for each rank of this node, or one; the first gets the sum.
         """
         span = start, stop
         if span not in self._sums:
@@ -41,15 +40,15 @@ class OverNodes:
         self._sums[span].run()
 
     def by_node(self, rows: Sequence[int]) -> list[int]:
-        """Return the sums of what is told of each rank, by node."""
+        """Return the rows of each node, from those of each rank."""
         return [sum(rows[start:stop]) for start, stop in spans(self._comm.ranks)]
 
     @contextlib.contextmanager
     def in_turn(self, wait: Callable[[], AbstractContextManager]) -> Iterator[None]:
-        """Do something in a ``with`` block when it is this node's turn.
+        """Run a ``with`` block when it is this node's turn; all nodes must call this.
 
-        All nodes come here; afterwards all have what the last one has made of it. What
-        `wait` returns is entered to wait for others.
+        Afterwards all nodes have the state that the last one left. Times of waiting are
+        spent in the context ``wait()``.
         """
         node, nodes = self._comm.node, len(self._comm.ranks)
         with wait():
@@ -61,9 +60,9 @@ class OverNodes:
                 self._hand_on(other)
 
     def _hand_on(self, node: int) -> None:
-        """Have all nodes have what one has."""
+        """Send the medium's state of one node to all others; all nodes call this."""
         comm, is_mine = self._comm, node == self._comm.node
-        comm.local.barrier()  # no rank of this node is at it any more
+        comm.local.barrier()  # until all ranks of this node are done with the medium
         if comm.local.rank == 0:
             mine = pickle.dumps(self._medium.state(), protocol=5) if is_mine else b""
 
@@ -77,15 +76,15 @@ class OverNodes:
 
 
 class _Sum:
-    """Adds up vectors of all workers of all nodes.
+    """Adds vectors of all workers of all nodes.
 
-    There is a row for each rank of this node, or one, in the node's shared memory. The
-    first one receives the sum.
+    `rows`, in the node's shared memory, has a row for each rank of this node, or one.
+    The first row gets the sum.
     """
 
     def __init__(self, comm: NodesComm, rows: np.ndarray) -> None:
         self._comm, self._rows = comm, rows
-        # One of each node, or as many as it has ranks.
+        # The number of vectors of each node.
         self._counts = [1] * len(comm.ranks) if len(rows) == 1 else comm.ranks
         self._within: DividedAllReduce | None = None
         self._over: NodeReduction | None = None
@@ -97,7 +96,7 @@ class _Sum:
             self._over = NodeReduction(comm.link, "sum", rows[0])
 
     def run(self) -> None:
-        """Add them up, together with all ranks."""
+        """Add the vectors; all ranks of all nodes must call this."""
         comm = self._comm
         if self._within is not None:
             self._within.run([1.0] * len(self._rows))

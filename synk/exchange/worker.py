@@ -1,4 +1,4 @@
-"""One rank as a worker of a training rule: its parameters, and what it reports."""
+"""One rank as a worker of a training rule: its parameters and its report."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from ..times.timing import ExchangeTimes
 
 
 class Parameters:
-    """Shared variables of one dtype, one after the other, as one vector.
+    """Shared variables of one dtype, as one vector.
 
-    Between `open` and `close` the variables' own `arrays` can be written to, where
-    these are numpy's; a rank that is elsewhere in between holds no array.
+    Between `open` and `close`, `arrays` has the variables' arrays, to be written to. At
+    other times it is empty, so that no array is held.
     """
 
     def __init__(self, variables: Sequence[SharedVariable]) -> None:
@@ -35,11 +35,11 @@ class Parameters:
         self._moved: list[tuple[SharedVariable, np.ndarray]] = []
 
     def vector(self) -> np.ndarray:
-        """Return a copy of all of it."""
+        """Return a copy of all variables, as one vector."""
         return joined([host.get_value(var) for var in self._variables])
 
     def set(self, vector: np.ndarray) -> list[np.ndarray]:
-        """Give the variables the values of a vector; return what they had."""
+        """Set the variables to the values of a vector; return their former values."""
         former = [host.get_value(var) for var in self._variables]
         pieces = zip(self._variables, self.cut(vector), strict=True)
         for var, piece in pieces:
@@ -47,20 +47,20 @@ class Parameters:
         return former
 
     def cut(self, vector: np.ndarray) -> list[np.ndarray]:
-        """Return the pieces of a vector that are the variables', in their shapes."""
+        """Return the piece of a vector for each variable, in the variable's shape."""
         pieces = np.split(vector, np.cumsum(self.sizes)[:-1])
         both = zip(pieces, self._shapes, strict=True)
         return [piece.reshape(shape) for piece, shape in both]
 
     def put_back(self, values: Sequence[np.ndarray]) -> None:
-        """Give the variables arrays that they had."""
+        """Set the variables to arrays, without a copy."""
         for var, value in zip(self._variables, values, strict=True):
             host.set_value(var, value)
 
     def open(self) -> None:
-        """Find the variables' arrays as they are now, so that they can be written to.
+        """Set `arrays`, for writing, to the variables' present arrays, or copies.
 
-        It is a ValueError if one has another shape than at first.
+        Raise ValueError if one has another shape than at first.
         """
         self.arrays, self._moved = [], []
         for var, shape in zip(self._variables, self._shapes, strict=True):
@@ -70,28 +70,28 @@ class Parameters:
                     f"{var} had the shape {shape} when training began, and has"
                     f" {value.shape} now"
                 )
-            if not value.flags.carray:  # JAX's, or a transpose
+            if not value.flags.carray:  # an array of JAX, or a transpose: use a copy
                 value = np.array(value, order="C")
                 self._moved.append((var, value))
             self.arrays.append(value)
 
     def close(self) -> None:
-        """Give the variables the arrays that were written in place of their own."""
+        """Set variables to the copies, where `open` made some."""
         for var, value in self._moved:
             host.set_value(var, value)
         self.arrays, self._moved = [], []
 
 
 def joined(values: Sequence[np.ndarray]) -> np.ndarray:
-    """Return arrays one after the other, as one vector: a copy."""
+    """Return a copy of arrays as one vector."""
     return np.concatenate([np.ravel(value) for value in values])
 
 
 class Report(NamedTuple):
-    """What a worker tells of the steps since it was asked last.
+    """A worker's exchanges since its last report, and their time.
 
-    Each exchange comes with the number of its move of the centre. They took `seconds`,
-    and of these `waiting` for others.
+    Each exchange is with the number of its move of the centre. `waiting`, for others,
+    is a part of `seconds`.
     """
 
     exchanges: list[tuple[int, Exchange]]
@@ -102,12 +102,12 @@ class Report(NamedTuple):
 class Worker:
     """A rank that trains by a rule: worker number `rank` of `n`.
 
-    The `medium` is a `Centre`, or `Mailboxes`, in memory that all ranks of a machine
-    share; there are `over_nodes` where there are several machines.
+    `medium` is a `Centre` or `Mailboxes`, in shared memory of a machine's ranks.
+    `over_nodes` is an `OverNodes`, or None on a single machine.
     """
 
     is_node = False
-    """Whether all ranks of the machine are this worker, and have its parameters."""
+    """Whether all ranks of the machine are one worker, with equal parameters."""
 
     def __init__(
         self,
@@ -129,18 +129,18 @@ class Worker:
         self.times = ExchangeTimes(repr(rule), self.parameters.nbytes)
         self._reported = Report([], 0.0, 0.0)
         self._exchanges: list[tuple[int, Exchange]] = []
-        self._own: list[np.ndarray] | None = None  # while others are shown
+        self._own: list[np.ndarray] | None = None  # own values, between show and hide
 
-    # -- what the master asks for
+    # -- methods that the master calls
 
     def begin(self, start: dict[str, np.ndarray] | None = None) -> None:
-        """Begin anew, with the parameters that all begin with, or with new ones."""
+        """Restart, with the parameters ``start["w"]``, by default the medium's."""
         if start is not None:
             self._change_medium(lambda: self.medium.fill(start["w"]))
         self._begin_with(self.medium.parameters)
 
     def _change_medium(self, change: Callable[[], object]) -> None:
-        """Change what is shared on other nodes: on node 0 the script has done it."""
+        """Call `change` once on each other node; node 0's medium is changed already."""
         if self._leads_other_node:
             change()
         self.local.barrier()
@@ -152,27 +152,27 @@ class Worker:
         self._exchanges = []
 
     def report(self) -> Report:
-        """Return the exchanges, and what they took, since this was asked last."""
+        """Return the exchanges since the last report, and their times."""
         exchanges, self._exchanges = self._exchanges, []
         last = self._reported
         now = self._reported = Report([], self.times.seconds, self.times.waiting)
         return Report(exchanges, now.seconds - last.seconds, now.waiting - last.waiting)
 
     def state(self) -> dict[str, np.ndarray]:
-        """Return all that the worker goes on with."""
+        """Return the worker's state, for a checkpoint."""
         return {"w": self._vector(), "steps": np.array(self.steps)}
 
     def restore(self, state: dict[str, np.ndarray]) -> None:
-        """Go on with what `state` has returned."""
+        """Continue from a result of `state`."""
         self._begin_with(state["w"])
         self.steps = int(state["steps"])
 
     def restore_medium(self, state: dict[str, np.ndarray]) -> None:
-        """Have what is shared go on with a state."""
+        """Restore the medium on other nodes."""
         self._change_medium(lambda: self.medium.restore(state))
 
     def own_parameters(self) -> dict[str, np.ndarray]:
-        """Return a copy of this worker's: of a machine that is one, of one rank."""
+        """Return a copy of the parameters; empty but on one rank, if `is_node`."""
         vector = self._vector()
         return {"w": vector[:0] if self.is_node and self.local.rank else vector}
 
@@ -180,12 +180,12 @@ class Worker:
         return self.parameters.vector() if self._own is None else joined(self._own)
 
     def show(self, values: dict[str, np.ndarray]) -> None:
-        """Have the variables show other values than this worker's own."""
+        """Set the variables to other values, and keep this worker's own."""
         former = self.parameters.set(values["w"])
         self._own = former if self._own is None else self._own
 
     def hide(self) -> None:
-        """Give the variables this worker's own values back."""
+        """Set the variables to this worker's own values again."""
         if self._own is not None:
             self.parameters.put_back(self._own)
             self._own = None
@@ -193,20 +193,20 @@ class Worker:
     # -- between steps
 
     def after_step(self, rows: Sequence[int]) -> None:
-        """Do what is due after a step, which was of so many rows on each rank."""
+        """Make the exchanges that are due after a step; `rows` has each rank's rows."""
         raise NotImplementedError
 
     @contextlib.contextmanager
     def running(self) -> Iterator[None]:
-        """Make steps in a ``with`` block; nobody waits for this rank after it."""
+        """Make steps in a ``with`` block; after it no worker waits for this one."""
         yield
 
     @contextlib.contextmanager
     def in_turn(self, turn: int) -> Iterator[None]:
-        """Do something in a ``with`` block when it is this rank's turn, by its number.
+        """Run a ``with`` block when the count of turns has come to `turn`.
 
-        In other orders than "turns" that is at once, and for ranks of a machine that is
-        one worker it is when it is the machine's turn.
+        If the rule's order is not "turns", run it at once. If `is_node`, run it when it
+        is the machine's turn.
         """
         if self.rule.order != "turns":
             yield
@@ -224,30 +224,30 @@ class Worker:
             self.pass_turn(turn)
 
     def pass_turn(self, turn: int) -> None:
-        """Let the next rank begin, unless it was let before: then others count on."""
+        """Let the next rank begin, unless it has begun already."""
         if self.medium.words[TURN] == turn:
             write(self.medium.words, TURN, turn + 1)
 
     @contextlib.contextmanager
     def opened(self) -> Iterator[None]:
-        """Write to parameters and take locks in a ``with`` block, which is timed."""
+        """Open the parameters in a ``with`` block, which counts as exchanging time."""
         with self.times.exchanging(self.steps):
             self.parameters.open()
             try:
                 yield
-            except BaseException:  # otherwise all locks have been given back
+            except BaseException:  # without an error all locks are released already
                 self.locks.release_all(self.medium.locks, self.medium.valid)
                 raise
             finally:
-                # What was written belongs to the variables, if this ends early, too.
+                # Also after an error: written values belong to the variables.
                 self.parameters.close()
 
     def acquire(self, lock: int) -> None:
-        """Wait for a lock, which is timed, and take it."""
+        """Wait for a lock and take it; the time counts as waiting."""
         with self.times.wait():
             self.locks.acquire(lock)
 
     def note(self, move: int, exchange: Exchange) -> None:
-        """Take note of an exchange, and of the number of its move of the centre."""
+        """Record an exchange, with the number of its move of the centre."""
         self._exchanges.append((move, exchange))
         self.times.count(exchange.staleness)

@@ -1,9 +1,9 @@
 """Workers that exchange parameters after some of their steps, with a centre or by mail.
 
-A worker is a rank, or a machine: then its ranks make exact steps together, on all of
-its rows, so that all have the same parameters, and each takes what comes of an
-exchange. What the machine gives is what its first rank has left, and its ranks move the
-centre together, each a part of it, as where all workers meet.
+A worker is a rank, or a machine. The ranks of a machine make exact steps together, on
+all of its rows, so all have the same parameters, and each takes the result of an
+exchange. The machine's first rank gives for it, and its ranks move the centre together,
+each a part of the blocks, as if all workers meet.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ from .worker import Worker, joined
 class CentreWorker(Worker):
     """A rank that trains by a rule with a centre.
 
-    `rows` has, by worker and fragment, of how many rows steps were since it has given.
+    ``rows[worker, fragment]`` is the number of rows of the worker's steps since it last
+    gave that fragment.
     """
 
     medium: Centre
@@ -34,9 +35,9 @@ class CentreWorker(Worker):
     def __init__(self, *given: Any) -> None:
         super().__init__(*given)
         centre, local = self.medium, self.local
-        # Of a machine as one worker all ranks give the same: the first one's counts.
+        # All ranks of a node worker would give the same: use the first row alone.
         self._given = centre.given[:1] if self.is_node else centre.given
-        # What other machines give is added to the first row.
+        # With several machines, the first row has the sum.
         summands = self._given if self.over_nodes is None else self._given[:1]
         sizes, arrays = self.parameters.sizes, lambda: self.parameters.arrays
         how = arrays, local.rank, self.n, self.acquire, summands
@@ -49,22 +50,22 @@ class CentreWorker(Worker):
             kinds = ["give", "move", "take"]
         else:
             kinds = ["send", "fetch"] if self.rule.delay else ["exchange"]
-        for kind in kinds:  # compiled now, which then takes no time of an exchange
+        for kind in kinds:  # compile now, not in the first exchange
             self._sweeper.go(kind, self._sweeper.course([]))
 
     def begin(self, start: dict[str, np.ndarray] | None = None) -> None:
-        """Begin anew, with the centre's parameters."""
+        """Restart, with the centre's parameters; see `Worker.begin`."""
         super().begin(start)
         self._sweeper.begin(self.medium.parameters)
         self.rows = np.zeros((self.n, self.rule.fragments))
         self._turn = self.rank
 
     def state(self) -> dict[str, np.ndarray]:
-        """Return all that the worker goes on with."""
+        """Return the worker's state, for a checkpoint."""
         side = self._sweeper
         kept = {f"kept {name}": value for name, value in side.kept.items()}
         if side.to_take and self.rule.order == "together":
-            # By which the centre has not moved yet.
+            # Given, but the centre has not moved by it yet.
             kept["given"] = self.medium.given[self.local.rank]
         return {
             **super().state(),
@@ -76,7 +77,7 @@ class CentreWorker(Worker):
         }
 
     def restore(self, state: dict[str, np.ndarray]) -> None:
-        """Go on with what `state` has returned."""
+        """Continue from a result of `state`."""
         super().restore(state)
         side = self._sweeper
         side.kept = {name: np.array(state[f"kept {name}"]) for name in side.kept}
@@ -88,17 +89,17 @@ class CentreWorker(Worker):
 
     @contextlib.contextmanager
     def running(self) -> Iterator[None]:
-        """Make steps in a ``with`` block; nobody waits for this rank after it."""
+        """Make steps in a ``with`` block; after it no worker waits for this one."""
         finished = self.medium.finished + self.rank
         write(self.medium.words, finished, 0)
-        self.local.barrier()  # so that nobody takes another for finished that begins
+        self.local.barrier()  # before any rank reads another's `finished`
         try:
             yield
         finally:
             write(self.medium.words, finished, 1)
 
     def after_step(self, rows: Sequence[int]) -> None:
-        """Exchange what is due after a step; see `Worker.after_step`."""
+        """Exchange the fragments that are due; see `Worker.after_step`."""
         self.steps += 1
         self.rows += np.asarray(rows, float)[:, None]
         due, to_take = self.rule.due(self.steps), self._sweeper.to_take
@@ -114,23 +115,23 @@ class CentreWorker(Worker):
             for k in self._sweeper.due(self.steps):
                 if are_together:
                     self._move_together(k)
-                # Where all meet, all only read. Otherwise one who came twice meanwhile
-                # would write what is read here.
+                # If all meet, nobody writes now. Otherwise a rank that comes twice
+                # could write to the side that "take" reads, so "fetch" locks.
                 what = "take" if self.medium.moves_at_once else "fetch"
                 self._sweeper.go(what, self._sweeper.courses[k])
         self._turn += self.n
 
-    # -- where all meet
+    # -- if all workers meet
 
     def _give(self, k: int) -> None:
-        """Leave what this rank gives where the others read it."""
+        """Write this rank's vector for fragment `k` to shared memory."""
         share = shares(self.rows[:, k].tolist())[self.rank]
         self._sweeper.go("give", self._sweeper.courses[k], share)
         self.rows[:, k] = 0
         self._sweeper.to_take.append((self.steps + self.rule.delay, k))
 
     def _move_together(self, k: int) -> None:
-        """Move the centre by what all have given."""
+        """Move the centre's fragment `k` by the vectors that all have given."""
         self._meet()
         if self.over_nodes is not None:
             blocks = self.medium.fragments[k]
@@ -139,10 +140,10 @@ class CentreWorker(Worker):
         self._move(k)
 
     def _move(self, k: int) -> None:
-        """Move the centre of this machine, each rank a part of its blocks."""
+        """Move fragment `k` of this machine's centre, each rank some of its blocks."""
         self._sweeper.go("move", self._own_courses[k])
         self._meet()
-        # All or none: a rank that dies before has left the centre as it was.
+        # One store makes all blocks valid. If a rank dies before, nothing has moved.
         if self.local.rank == 0:
             self._note_move(*self._sweeper.count_move(k), k)
         else:
@@ -150,7 +151,7 @@ class CentreWorker(Worker):
         self._meet()
 
     def _note_move(self, move: int, staleness: int, k: int) -> None:
-        """Take note of a move of this machine's centre, by all workers."""
+        """Record a move of this machine's centre by all workers, once: at rank 0."""
         if self.rank == 0:
             self.note(move, Exchange(None, self.steps, k))
         else:
@@ -160,18 +161,18 @@ class CentreWorker(Worker):
         with self.times.wait():
             self.local.barrier()
 
-    # -- one after the other
+    # -- if workers exchange one after the other
 
     def _exchange(self, k: int) -> None:
-        """Exchange a fragment, block by block, behind whoever came before."""
+        """Exchange fragment `k`, block by block, behind the rank that came before."""
         course, centre, delay = self._sweeper.courses[k], self.medium, self.rule.delay
         lock = centre.locks + course.blocks[0].number
         with self.times.wait():
             self.locks.acquire_when(lock, lambda: self._may_come(k))
         is_all = self.rule.fragments == 1 and not delay
-        if self.rule.order == "turns" and is_all:  # so the next may come behind it
+        if self.rule.order == "turns" and is_all:  # the next rank may follow now
             self.pass_turn(self._turn)
-        # Under the lock: so moves are counted in the order in which ranks sweep.
+        # Under the lock, so that moves are counted in the order of the sweeps.
         move, staleness = self._sweeper.count_move(k)
         write(centre.words, centre.fetched + self.rank, move + 1)
         self.note(move, Exchange(self.rank, self.steps, k, staleness))
@@ -180,7 +181,7 @@ class CentreWorker(Worker):
             self._sweeper.to_take.append((self.steps + delay, k))
 
     def _may_come(self, k: int) -> bool:
-        """Tell whether this exchange makes no other rank's next one too stale."""
+        """Return whether all other ranks can still come in time after this exchange."""
         most, words = self.rule.max_staleness, self.medium.words
         if most is None or self.rule.order != "free":
             return True
@@ -193,26 +194,26 @@ class CentreWorker(Worker):
 
 
 class NodeWorker(CentreWorker):
-    """A rank of a machine that trains by a rule with a centre, as one worker."""
+    """A rank of a machine that is one worker of a rule with a centre."""
 
     is_node = True
 
     def after_step(self, rows: Sequence[int]) -> None:
-        """Exchange what is due after a step; see `Worker.after_step`."""
+        """Exchange the fragments that are due; see `Worker.after_step`."""
         of_machines = [sum(rows)]
         if self.over_nodes is not None:
             of_machines = self.over_nodes.by_node(rows)
         super().after_step(of_machines)
 
     def _exchange(self, k: int) -> None:
-        """Give, and move the centre, in turn; take it now or later."""
+        """Give fragment `k` and move the centre; the result is taken now or later."""
         self._sweeper.go("give", self._sweeper.courses[k])
         self._meet()
         self._move(k)
         self._sweeper.to_take.append((self.steps + self.rule.delay, k))
 
     def _note_move(self, move: int, staleness: int, k: int) -> None:
-        """Take note of a move of this machine's centre, by one worker or by all."""
+        """Record a move of this machine's centre, by one worker or by all."""
         if self.rule.order == "together":
             super()._note_move(move, staleness, k)
         else:
@@ -226,19 +227,19 @@ class GossipWorker(Worker):
     medium: Mailboxes
 
     def begin(self, start: dict[str, np.ndarray] | None = None) -> None:
-        """Begin anew, with the parameters that all begin with."""
+        """Restart; see `Worker.begin`."""
         super().begin(start)
         self._to = self.rule.destinations(self.rank, self.n)
 
     def restore(self, state: dict[str, np.ndarray]) -> None:
-        """Go on with what `state` has returned."""
+        """Continue from a result of `state`."""
         super().restore(state)
         self._to = self.rule.destinations(self.rank, self.n)
         for _ in range(self.steps):
             next(self._to)
 
     def after_step(self, rows: Sequence[int]) -> None:
-        """Read the mail, and send some perhaps; see `Worker.after_step`."""
+        """Read the mail, and send some if it is due; see `Worker.after_step`."""
         self.steps += 1
         with self.in_turn((self.steps - 1) * self.n + self.rank):
             to = next(self._to)
