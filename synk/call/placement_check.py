@@ -302,8 +302,8 @@ class PlacementCheck:
         Outputs and updates with an op named by the user may read a rank's own values.
         """
         spec = self._spec
-        outputs = set(range(len(spec.plain_outputs))) - set(spec.left_outputs)
-        updates = set(range(len(spec.plain_updates))) - set(spec.left_updates)
+        outputs = set(range(len(spec.plain_outputs))) - set(spec.unplaced_outputs)
+        updates = set(range(len(spec.plain_updates))) - set(spec.unplaced_updates)
         news = [spec.plain_updates[i][1] for i in updates]
         return _read([*(spec.plain_outputs[i] for i in outputs), *news])
 

@@ -86,7 +86,7 @@ def may_be_alone(spec: FunctionSpec) -> bool:
     op of each output is proven to give the serial result.
     """
     others = spec.sliceable, spec.streams, spec.own_statistics, spec.is_local
-    updates = spec.left_updates, spec.own_updates, spec.row_updates
+    updates = spec.unplaced_updates, spec.own_updates, spec.row_updates
     if any(others) or any(updates) or not all(each.agrees for each in spec.findings):
         return False
     graph = spec.plain_graph

@@ -1,1 +1,1 @@
-"""From a user's graph to what each rank compiles and runs."""
+"""The compiler: from a user's graph to the stages that ranks compile and run."""

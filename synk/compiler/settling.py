@@ -51,7 +51,7 @@ def settle(asked: Asked) -> FunctionSpec:
     computed if the numbers are equal, it is settled so, and calls check that
     (`Asked.are_paired`).
     """
-    others, numbers = set(asked.others), list[Variable]()
+    others, numbers = set(asked.uncounted), list[Variable]()
     if others and not asked.is_local:
         for node in io_toposort([], asked.plain_graph):
             if isinstance(node.op, ARange):
@@ -78,7 +78,7 @@ def _settled(asked: Asked) -> FunctionSpec:
     """Place collectives and choose ops, with `are_paired` as it is in `asked`."""
     with without_collection(), cached_lengths(asked.counted):
         spec = PlacedSpec.as_written(asked)
-        known = Known(rows_of(asked.counted, asked.others))
+        known = Known(rows_of(asked.counted, asked.uncounted))
         if not asked.is_local:
             spec, known = _placed(spec)
         placed = [var for node in known.nodes for var in node.outputs]
@@ -109,8 +109,8 @@ def _placed(spec: PlacedSpec) -> tuple[PlacedSpec, Known]:
 
 def _write_out(spec: PlacedSpec) -> PlacedSpec:
     """Replace marks by collectives in the graphs that stay as they are written."""
-    made = AsWritten(rows_of(spec.counted, spec.others), spec.call)
-    spec = spec.with_left(made.write(spec.left()))
+    made = AsWritten(rows_of(spec.counted, spec.uncounted), spec.call)
+    spec = spec.with_unplaced(made.write(spec.unplaced()))
     used = set(ancestors(spec.graph))
     return replace(
         spec,
@@ -162,7 +162,9 @@ def _combined(spec: PlacedSpec, known: Known) -> FunctionSpec:
         made_whole=[
             shared
             for i, ((shared, plain), (_, new)) in enumerate(pairs)
-            if i not in spec.left_updates and plain in of_rows and new not in of_rows
+            if i not in spec.unplaced_updates
+            and plain in of_rows
+            and new not in of_rows
         ],
         own_updates=[
             i
@@ -240,9 +242,9 @@ _REDUCE_IT = (
 def _sums(
     graph: list[Variable], known: Known
 ) -> list[tuple[Variable, ReduceOp | None]]:
-    """Return `FunctionSpec.sums`: by which ops blocks' values are combined.
+    """Return `FunctionSpec.sums`: variables, and the op that combines blocks' values.
 
-    The op None is for values that are equal for all blocks.
+    The op is None if all blocks have the same value.
     """
     reduced = [node.inputs[0] for node in known.nodes if is_collective(node)]
     found: list[tuple[Variable, ReduceOp | None]] = []

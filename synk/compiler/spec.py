@@ -109,8 +109,8 @@ class Asked:
         return [*self.inputs, *self.stand_ins[:paired]]
 
     @property
-    def others(self) -> list[Variable]:
-        """The stand-ins that may have another number of rows on a rank."""
+    def uncounted(self) -> list[Variable]:
+        """The stand-ins that may have another number of rows than `counted`."""
         return [] if self.are_paired else self.stand_ins[len(self.parts) :]
 
     @property
@@ -135,8 +135,8 @@ class PlacedSpec(Asked):
 
     outputs: list[Variable]
     updates: Updates  # the script's, then those of common random streams
-    left_outputs: list[int]  # indices of outputs whose graph stays as it is written
-    left_updates: list[int]  # likewise of updates
+    unplaced_outputs: list[int]  # indices of outputs whose graph stays as it is written
+    unplaced_updates: list[int]  # likewise of updates
     # The variables that the master fills in for each call, such as the number of all
     # rows; and in `call_variables` those of them that the graph uses.
     call: CallVariables = field(default_factory=CallVariables.new)
@@ -160,28 +160,28 @@ class PlacedSpec(Asked):
     def as_written(cls, asked: Asked) -> PlacedSpec:
         """Return the function `asked` for, with nothing placed yet."""
 
-        def left(ops: list[OutputOp]) -> list[int]:
+        def named(ops: list[OutputOp]) -> list[int]:
             return [i for i, op in enumerate(ops) if asked.is_local or op != UNNAMED]
 
         return cls(
             **vars(asked),
             outputs=asked.plain_outputs,
             updates=asked.plain_updates,
-            left_outputs=left(asked.output_ops),
-            left_updates=left(asked.update_ops),
+            unplaced_outputs=named(asked.output_ops),
+            unplaced_updates=named(asked.update_ops),
         )
 
-    def left(self) -> list[Variable]:
+    def unplaced(self) -> list[Variable]:
         """Return the outputs and new values whose graph stays as it is written."""
-        news = [self.updates[i][1] for i in self.left_updates]
-        return [*(self.outputs[i] for i in self.left_outputs), *news]
+        news = [self.updates[i][1] for i in self.unplaced_updates]
+        return [*(self.outputs[i] for i in self.unplaced_outputs), *news]
 
-    def with_left(self, made: Iterable[Variable]) -> PlacedSpec:
-        """Return the function with the variables `made` in place of those of `left`."""
+    def with_unplaced(self, made: Iterable[Variable]) -> PlacedSpec:
+        """Return the function with `made` in place of the variables of `unplaced`."""
         outputs, updates, left = list(self.outputs), list(self.updates), iter(made)
-        for i in self.left_outputs:
+        for i in self.unplaced_outputs:
             outputs[i] = next(left)
-        for i in self.left_updates:
+        for i in self.unplaced_updates:
             updates[i] = updates[i][0], next(left)
         return replace(self, outputs=outputs, updates=updates)
 
@@ -250,8 +250,8 @@ class FunctionSpec(PlacedSpec):
     def __getstate__(self) -> dict[str, Any]:
         """Return the state without what only the master needs; it goes to all ranks."""
         lists = (
-            *("arguments", "plain_outputs", "plain_updates", "left_outputs"),
-            *("left_updates", "repeated", "row_draws", "filled"),
+            *("arguments", "plain_outputs", "plain_updates", "unplaced_outputs"),
+            *("unplaced_updates", "repeated", "row_draws", "filled"),
         )
         state = self.__dict__ | {name: [] for name in lists}
         if self.pad:

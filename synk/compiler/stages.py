@@ -76,7 +76,7 @@ class Stage:
 
     common: Part
     rows: Part
-    merged: Part  # both of them as one graph
+    merged: Part  # both as one graph, without `drawn` and `kept`
     reduced: list[Variable]  # results of the collectives
     phase: int = COMMON  # the phase of a call that its time counts as
     # The results in `reduced` that are all rows of an input, and that input's index.
@@ -183,7 +183,11 @@ def store_together(
 
 
 class _Cutter:
-    """Makes one `Cut`. `level`, `free` and so on are of the variables of the graph."""
+    """Makes one `Cut`.
+
+    `free` has the variables that every part computes again instead of receiving them,
+    `forwarded` those that a part receives from another.
+    """
 
     def __init__(
         self,

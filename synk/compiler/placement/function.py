@@ -57,8 +57,12 @@ def place(spec: PlacedSpec) -> tuple[PlacedSpec, Known]:
     collectives were placed in a graph with exponentials, `place` stabilises the graph
     first and places it again.
     """
-    graph = [var for i, var in enumerate(spec.outputs) if i not in spec.left_outputs]
-    pairs = [pair for i, pair in enumerate(spec.updates) if i not in spec.left_updates]
+    graph = [
+        var for i, var in enumerate(spec.outputs) if i not in spec.unplaced_outputs
+    ]
+    pairs = [
+        pair for i, pair in enumerate(spec.updates) if i not in spec.unplaced_updates
+    ]
     graph += [new for _, new in pairs]
     written = io_toposort([], graph)
     placed, known = _Placing(spec, written, graph).done()
@@ -78,17 +82,17 @@ class _Placing:
         self.spec, self.plain = spec, graph
         self.outputs, self.updates = list(spec.outputs), list(spec.updates)
         self.output_places = [
-            i for i in range(len(self.outputs)) if i not in spec.left_outputs
+            i for i in range(len(self.outputs)) if i not in spec.unplaced_outputs
         ]
         self.update_places = [
-            i for i in range(len(self.updates)) if i not in spec.left_updates
+            i for i in range(len(self.updates)) if i not in spec.unplaced_updates
         ]
-        known = rows_of(spec.counted, spec.others)
-        call, rows = CallVariables.new(), [*spec.counted, *spec.others]
+        known = rows_of(spec.counted, spec.uncounted)
+        call, rows = CallVariables.new(), [*spec.counted, *spec.uncounted]
         self.whole = Whole(rows, known, call, has_marks(nodes))
         self.own = OwnStatistics(self.whole, spec.keeps_statistics)
         left = [var for node in nodes if is_users(node) for var in node.outputs]
-        left = [*spec.left(), *left]
+        left = [*spec.unplaced(), *left]
         self.draws: RowDraws | None = None
         self.drawn: list[Variable] = []
         if not spec.has_own_streams:
@@ -133,9 +137,9 @@ class _Placing:
                 new = _serial(shared, new, plain, self.whole, in_parts)
             self.updates[i] = shared, new
         if self.placer.drawn:
-            left = clone_replace(self.spec.left(), self.placer.drawn)
+            left = clone_replace(self.spec.unplaced(), self.placer.drawn)
             made = replace(self.spec, outputs=self.outputs, updates=self.updates)
-            made = made.with_left(left)
+            made = made.with_unplaced(left)
             self.outputs, self.updates = made.outputs, made.updates
 
     def _spec(

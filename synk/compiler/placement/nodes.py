@@ -28,8 +28,8 @@ from ..walk import apply_rule
 class Nodes:
     """The placed variables of one graph; equal nodes are merged.
 
-    `rows` are the inputs of a rank's own rows, `known` the values of inputs, and
-    `as_long` the inputs that `as_long` of the object starts with.
+    `rows` are the inputs with a rank's own rows, `known` the values of inputs, and
+    `as_long` the first members of the attribute of that name.
     """
 
     def __init__(
@@ -48,6 +48,7 @@ class Nodes:
         """Values that follow from how a variable was made, not from a rule."""
         # By Op and operands, the node that was added first; see `_equals`, `_key_of`.
         self._same: dict[Op, dict[tuple, Apply]] = {}
+        # By variable of another equal node, that of the first.
         self._equal: dict[Variable, Variable] = {}
         self._levels: dict[Variable, int] = {}
 
@@ -150,7 +151,7 @@ class Nodes:
         assert node is not None
         return self.remake(node, inputs).outputs[node.outputs.index(var)]
 
-    def known_as(self, graph: Variable, value: Value) -> Variable:
+    def add_asserted(self, graph: Variable, value: Value) -> Variable:
         """Add an expression whose `Value` is asserted; return its placed result."""
         found = self.add_graph(graph)
         self.values[found] = self.asserted[found] = value

@@ -142,7 +142,7 @@ class Placer:
         if trace is not None:
             new.tag.trace = trace
 
-    # -- by which Op it is
+    # -- nodes of some Ops, see `_WAYS`
 
     def _marked(self, node: Apply) -> list[Variable]:
         """Place a mark of `synk.ops.all_gather`: gather, or cut out own rows."""
@@ -186,7 +186,7 @@ class Placer:
             return self._by_rules(node)
         found = self._whole.add_graph(written)
         is_known = self._whole.value(found) == value
-        return [found if is_known else self._whole.known_as(found, value)]
+        return [found if is_known else self._whole.add_asserted(found, value)]
 
     def _elementwise(self, node: Apply) -> list[Variable]:
         """Place an elementwise node; of one that fills a scalar, take the value."""
@@ -197,7 +197,7 @@ class Placer:
                 return [self._placed.get(value, value)]
         return self._by_rules(node)
 
-    # -- by what the rules understand
+    # -- all other nodes
 
     def _by_rules(self, node: Apply) -> list[Variable]:
         """Place a node with the first form of its operands that its rule accepts.
@@ -393,6 +393,6 @@ def _local(whole: Whole, inputs: Sequence[Variable], values: list[Value]) -> lis
         has_axis = var.type.ndim >= -axis and var.type.shape[axis] != 1
         if isinstance(value, Sharded) or not has_axis:
             return whole.whole(var) if isinstance(value, Partial) else var
-        return whole.local(whole.whole(var), axis + var.type.ndim)
+        return whole.cut_own_rows(whole.whole(var), axis + var.type.ndim)
 
     return [(range(len(inputs)), form)]

@@ -34,7 +34,7 @@ Term = tuple[list[Any], Any]
 
 
 def terms_of(whole: Nodes, node: Apply) -> list[Term] | None:
-    """Return the terms of what a `Sum` node sums; None if that saves no meeting.
+    """Return the terms of a `Sum` node's operand; None if that saves no meeting.
 
     The node's output is the total, over all terms, of the factors times the sum of the
     term's rows.

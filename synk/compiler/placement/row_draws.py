@@ -135,11 +135,11 @@ class RowDraws:
         params = self._passed_params(draw, inputs[2:])
         before_own = self._passed(draw, "before")
         at_rows = before_own.make_node(stream, here, every, *params).outputs[0]
-        at_rows = whole.known_as(at_rows, OwnStream())
+        at_rows = whole.add_asserted(at_rows, OwnStream())
         _, drawn = whole.remake(node, [at_rows, *inputs[1:]]).outputs
         everywhere = [whole.on_all_ranks(whole.whole(var)) for var in params]
         after = self._passed(draw, "all").make_node(stream, every, every, *everywhere)
-        return [whole.add_graph(after.outputs[0]), whole.known_as(drawn, rows)]
+        return [whole.add_graph(after.outputs[0]), whole.add_asserted(drawn, rows)]
 
     def _skips(self, node: Apply) -> bool:
         return isinstance(node.op, SKIPPED) or is_one_coin(node.op, node.inputs[2:])
@@ -207,7 +207,7 @@ class RowDraws:
         self.placed += [(made[-1], each) for each in draws]
         alike = [Replicated() if isinstance(v, OwnStream) else v for v in results]
         pairs = zip(made, alike, strict=True)
-        return [whole.known_as(var, value) for var, value in pairs]
+        return [whole.add_asserted(var, value) for var, value in pairs]
 
     def _step_drawn(
         self,

@@ -240,8 +240,8 @@ def own_streams(
 ) -> set[Variable]:
     """Return the variables of a graph that are each rank's own streams.
 
-    Without those of draws of which the graph takes only the shape. `streams` are the
-    common ones.
+    Without streams of draws whose shape alone the graph takes. `streams` are the common
+    ones.
     """
     commons = {stream.common for stream in streams}
 

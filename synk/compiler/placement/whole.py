@@ -62,6 +62,7 @@ class Whole(Nodes):
         self.drawn: dict[Apply, list[Variable]] = {}
         """By node of the user's graph that draws, the placed outputs."""
         self.lengths = RowLengths(known)
+        # By placed variable: its whole value, and the result of `on_all_ranks`.
         self._wholes: dict[Variable, Variable] = {}
         self._everywhere: dict[Variable, Variable] = {}
         # By variable of the user's graph, its value computed from all ranks' rows.
@@ -102,9 +103,7 @@ class Whole(Nodes):
         if node is not None and all(
             isinstance(self.value(given), (Replicated, Listed)) for given in node.inputs
         ):  # of numbers of rows alone: made of lengths, which JAX knows
-            found = self.remake_output(
-                var, [self.whole(given) for given in node.inputs]
-            )
+            found = self.remake_output(var, list(map(self.whole, node.inputs)))
             if is_replicated(self.value(found)):
                 return found
         return self.scaled(var, -value.power)
@@ -125,10 +124,10 @@ class Whole(Nodes):
             here = [given for given in node.inputs if given in self.of_rows]
             alike = all(is_replicated(self.value(given)) for given in here)
             if not alike or any(map(is_stream, here)):
-                told = self._told_length(made)
-                if told is None:
-                    told = self._inserted(made, "max")
-                self._everywhere[made] = told
+                found = self._known_length(made)
+                if found is None:
+                    found = self._inserted(made, "max")
+                self._everywhere[made] = found
             elif is_ready:
                 inputs = [self._everywhere.get(given, given) for given in node.inputs]
                 self._everywhere[made] = self.remake_output(made, inputs)
@@ -137,7 +136,7 @@ class Whole(Nodes):
                 todo += [(given, False) for given in here]
         return self._everywhere.get(var, var)
 
-    def _told_length(self, var: Variable) -> Variable | None:
+    def _known_length(self, var: Variable) -> Variable | None:
         """Return integers computed from lengths that ranks without rows know.
 
         None if `var` is no product of such lengths, or no vector of such products.
@@ -192,7 +191,7 @@ class Whole(Nodes):
             known: Value = Replicated()
             if isinstance(value, Sharded):
                 known = replace(value, power=0)
-            return self.known_as(var, known)
+            return self.add_asserted(var, known)
         if var.type.numpy_dtype.kind not in "fc":
             raise Refused("has no powers of the number of rows")
         mine, total = pt.cast(mine, dtype), pt.cast(total, dtype)
@@ -250,18 +249,15 @@ class Whole(Nodes):
             made = self._taken_apart(node)
             if made is None:
                 made = self._merged(node)
-        return (
-            made if made is not None and self.level(made) <= self.level(var) else None
-        )
+        is_earlier = made is not None and self.level(made) <= self.level(var)
+        return made if is_earlier else None
 
     def _of_operands(self, node: Apply) -> Variable | None:
         """Return a node's output computed from its operands' whole values, or None."""
         if any(isinstance(self.value(var), (Sharded, Position)) for var in node.inputs):
             return None
         with contextlib.suppress(Refused):
-            (made,) = self.remake(
-                node, [self.whole(var) for var in node.inputs]
-            ).outputs
+            (made,) = self.remake(node, list(map(self.whole, node.inputs))).outputs
             if is_replicated(self.value(made)):
                 return made
         return None
@@ -293,13 +289,13 @@ class Whole(Nodes):
         count, mean, squares = spread(rows, node)
         # Stacks of all ranks' counts and means; zeros for ranks without rows.
         counts, means = (
-            self._met(AllStack(), self.known_as(own, Partial("sum")))
+            self._met(AllStack(), self.add_asserted(own, Partial("sum")))
             for own in (count, mean)
         )
         order = [0, *["x"] * mean.type.ndim]
         away = pt.sqr(means - without_axes(middle, node))
         between = (counts.dimshuffle(order) * away).sum(axis=0)
-        within = self.known_as(squares, Partial("sum"))
+        within = self.add_asserted(squares, Partial("sum"))
         return self.add_graph(self.whole(within) + between)
 
     def _from_partial_operand(self, var: Variable) -> Variable | None:
@@ -439,7 +435,7 @@ class Whole(Nodes):
             return var
         if rows.in_order and isinstance(self.value(var), (Partial, Replicated)):
             with contextlib.suppress(Refused):
-                return self.local(self.whole(var), 0)
+                return self.cut_own_rows(self.whole(var), 0)
         return var
 
     def as_written(self, node: Apply) -> Apply:
@@ -467,9 +463,9 @@ class Whole(Nodes):
         if value.length != "n":
             raise Refused("counts entries of rows")
         found: Any = var + pt.cast(self.call.first, var.type.dtype)
-        return self.known_as(found, Sharded(value.axis))
+        return self.add_asserted(found, Sharded(value.axis))
 
-    def local(self, var: Variable, axis: int) -> Variable:
+    def cut_own_rows(self, var: Variable, axis: int) -> Variable:
         """Return this rank's rows of a whole value with an entry for each of all rows.
 
         A call raises if the axis has another length, as the serial run would.
@@ -488,4 +484,4 @@ class Whole(Nodes):
         if rows.length != "n":
             before = before * (own // self.n)
         places = pt.arange(own) + before
-        return self.known_as(pt.take(var, places, axis=rows.axis), rows)
+        return self.add_asserted(pt.take(var, places, axis=rows.axis), rows)
