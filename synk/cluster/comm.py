@@ -224,15 +224,15 @@ class NodesBuffers(FlatBuffers):
         times.spent(REDUCE)
         return results
 
-    def _refuse(self) -> None:
-        """Take part in the three meetings of `NodesBuffer.reduce`, and refuse."""
+    def _meet_without_buffer(self) -> None:
+        """Take part in the three meetings of `NodesBuffer.reduce` without a buffer."""
         comm = self._comm
         comm.local.agree(-1)
         if comm.local.rank == 0:
             comm.meet(b"", -1)
         comm.local.agree(0)
 
-    def _kind_of_buffer(self, plan: FlatLayout) -> tuple[type[StageBuffer], int]:
+    def _kind_of_buffer(self, layout: FlatLayout) -> tuple[type[StageBuffer], int]:
         return NodesBuffer, self._comm.local.size + 1
 
     def _renew(self, *given: Any) -> StageBuffer:
@@ -261,15 +261,15 @@ class OwnNodeBuffers(FlatBuffers):
 class NodesBuffer(FlatBuffer):
     """One flat buffer of a node, as one of its ranks sees it."""
 
-    def _prepare(self, comm: Any, plan: FlatLayout, rows: np.ndarray) -> np.ndarray:
+    def _prepare(self, comm: Any, layout: FlatLayout, rows: np.ndarray) -> np.ndarray:
         """Make the reductions of all runs, and return the memory of the results."""
         self._by_rank: list[tuple[ValueRun, np.ndarray, Reduction]] = []
         self._within: list[tuple[Any, list]] = []
         self._over: list[NodeReduction] = []
         self._puts: list[tuple[int, np.ndarray]] = []
         self._given = rows[:-1]
-        local, places = comm.local, views_of(plan, rows[comm.local.rank])
-        for run in plan.runs:
+        local, places = comm.local, views_of(layout, rows[comm.local.rank])
+        for run in layout.runs:
             values = rows[:, run.start : run.end].view(run.dtype)
             if goes_by_rank(run.op, values.dtype, run.end - run.start):
                 self._puts += [(i, places[i]) for i, _ in run.members]

@@ -1,8 +1,8 @@
 """Reducing and exchanging values between ranks.
 
-Ranks of one machine meet, and exchange words, as `shm` has it. A stage's values lie in
-a buffer (`buffers`) that `flat` finds by a key: few are combined by every rank
-(`small`), of many each rank reduces a part (`divided`), and values of blocks of rows go
-in a tree (`trees`). Values on GPUs are packed (`device`) and go by `nccl`. Training
-rules that do not meet use `locks`.
+`shm` has barriers and exchanges of words between ranks of one machine. A stage's values
+lie in a buffer (`buffers`), which `flat` finds by a key. If they are few, every rank
+combines all (`small`), otherwise each rank a part (`divided`). `trees` reduces blocks'
+values. `device` packs values on GPUs, and `nccl` reduces these. Ranks of training rules
+without meetings use `locks`.
 """

@@ -1,4 +1,4 @@
-"""What ranks reduce values in: buffers by a key, and where in one each value lies."""
+"""Buffers in which ranks reduce values: their keys, their rows, and their layout."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from typing import Any, Generic, NamedTuple, TypeVar
 import numpy as np
 
 from ..errors import ShapeMismatch
-from ..memory.segment import Attachments, Segment, key_of, layout
+from ..memory.segment import Attachments, Segment, key_of
+from ..memory.segment import layout as lay_out
 from ..reduce_ops import ReduceOp, check_shapes
 from ..times.timing import Times
 from .divided import is_direct
@@ -20,17 +21,17 @@ Buffer = TypeVar("Buffer")
 
 
 class SharedRows(NamedTuple):
-    """Rows in a segment of rank 0's, which has it, as one rank maps them."""
+    """Rows in a segment of rank 0, as one rank maps them."""
 
     rows: np.ndarray
-    segment: Segment | None
-    key: tuple[int, int]
+    segment: Segment | None  # on rank 0 alone, which owns it
+    key: tuple[int, int]  # the segment's
 
     @property
     def serial(self) -> int:
-        """A number of their own, which all ranks know them by."""
-        # After an interrupted change of buffers, two ranks may hold different ones that
-        # both fit.
+        """The number by which ranks compare buffers: the segment's serial number."""
+        # After an interrupted change of buffers, two ranks may hold different buffers
+        # that both fit their values.
         return self.key[1]
 
 
@@ -40,14 +41,14 @@ def make_shared_rows(
     shape: tuple[int, ...],
     dtype: type = np.uint8,
 ) -> SharedRows:
-    """Make rows that all ranks share, together with all of them."""
+    """Make rows that all ranks share. All ranks call this together."""
     segment = window = None
     if comm.rank == 0:
         segment = Segment(max(1, np.dtype(dtype).itemsize * math.prod(shape)))
         rows = segment.array(dtype, shape)
         window = segment.window(rows)
-    # A meeting: the segment is there before any rank looks for it, and rank 0 has it as
-    # long as the buffer.
+    # The exchange is a meeting, so the segment exists before any rank attaches to it.
+    # Rank 0 keeps it as long as the buffer.
     window = comm.exchange(window)[0]
     if comm.rank:
         assert attachments is not None
@@ -56,11 +57,12 @@ def make_shared_rows(
 
 
 class KeyedBuffers(Generic[Buffer]):
-    """The buffers of one rank, by a key that all ranks use for the same one.
+    """One rank's buffers by key. All ranks use the same key for the same buffer.
 
-    A key begins with the number of a function, or with those of a list of variables.
-    All ranks make a buffer together, and each drops it for itself: so a rank may have
-    one where another has none, which they find out when they next meet for it.
+    A key begins with the number of a function, or with the tuple of numbers of a list
+    of variables. All ranks make a buffer together, but each drops it by itself. So one
+    rank may have a buffer that another has dropped; they find that out at their next
+    meeting for that key.
     """
 
     def __init__(
@@ -70,7 +72,7 @@ class KeyedBuffers(Generic[Buffer]):
         self._buffers: dict[tuple, Buffer] = {}
 
     def forget(self, kind: str, number: int) -> None:
-        """Drop the buffers of a "function" that is gone, or with a gone "variable"."""
+        """Drop the buffers of a dropped object: a "function", or a "variable"."""
         for key in list(self._buffers):
             owners = key[0] if isinstance(key[0], tuple) else ()
             if kind == "variable":
@@ -83,15 +85,15 @@ class KeyedBuffers(Generic[Buffer]):
     def _drop(self, key: tuple) -> None:
         buffer: Any = self._buffers.pop(key, None)
         if buffer is not None and self._attachments is not None:
-            # Rank 0's segment is unmapped here with the last view of it.
+            # The last view of rank 0's segment unmaps it in this process.
             self._attachments.forget(buffer.shared.key)
 
 
 def small_for(size: int) -> int:
-    """Return the bytes of values up to which `size` ranks gain nothing by dividing."""
-    # See `small`. To divide takes 6 us more, in which a rank reads some 64 KiB of
-    # others' values (docs/performance.rst, "Beside its peers"); half of that is to be
-    # sure.
+    """Return up to how many bytes of values `size` ranks use a `SmallBuffer`."""
+    # See `small`. To divide the work takes 6 us more, in which a rank reads some 64 KiB
+    # of others' values (docs/performance.rst, "Beside its peers"). This is half of it,
+    # for safety.
     return max(1 << 11, (1 << 15) // max(1, size - 1))
 
 
@@ -105,22 +107,23 @@ class ValueRun:
 
     dtype: str
     op: ReduceOp
-    start: int  # bytes of a row of the buffer
+    start: int  # in bytes of a row of the buffer
     end: int
-    # The position of each value among those of the stage, and with which element of the
-    # run it begins.
+    # For each value: its position among the stage's values, and its first element in
+    # this run.
     members: list[tuple[int, int]] = field(default_factory=list)
 
 
 class FlatLayout:
-    """The places of values in a row, ordered so that those of one op are adjacent."""
+    """The places of values in a row; values of one dtype and op are adjacent."""
 
     def __init__(self, kinds: Sequence[Kind], ops: Sequence[ReduceOp]) -> None:
         self.kinds = kinds
         order = sorted(range(len(kinds)), key=lambda i: (kinds[i][0], ops[i]))
         sizes = [nbytes_of(kinds[i]) for i in order]
-        offsets, self.nbytes = layout(sizes)  # of a row
-        self.offsets = dict(zip(order, offsets, strict=True))  # by position, in bytes
+        offsets, self.nbytes = lay_out(sizes)  # the bytes of a row
+        # In bytes, by a value's position among the stage's values.
+        self.offsets = dict(zip(order, offsets, strict=True))
         self.runs: list[ValueRun] = []
         for i, offset, size in zip(order, offsets, sizes, strict=True):
             dtype, op = kinds[i][0], ops[i]
@@ -128,12 +131,12 @@ class FlatLayout:
             if last is None or (last.dtype, last.op) != (dtype, op):
                 last = ValueRun(dtype, op, offset, offset)
                 self.runs.append(last)
-            last.end = offset + size  # padding between values is reduced, too
+            last.end = offset + size  # the padding between values is reduced, too
             start = (offset - last.start) // np.dtype(dtype).itemsize
             last.members.append((i, start))
 
     def is_small(self, size: int) -> bool:
-        """Tell whether the values are few for so many ranks, to combine as they are."""
+        """Return whether a `SmallBuffer` is to reduce the values of `size` ranks."""
         return 0 < self.nbytes <= small_for(size) and all(
             run.dtype != "|b1" and is_direct(run.op, np.dtype(run.dtype))
             for run in self.runs
@@ -141,32 +144,32 @@ class FlatLayout:
 
 
 def nbytes_of(kind: Kind) -> int:
-    """Return the size of a value."""
+    """Return the bytes of a value."""
     dtype, shape = kind
     return np.dtype(dtype).itemsize * int(np.prod(shape, dtype=np.int64))
 
 
-def views_of(plan: FlatLayout, row: np.ndarray) -> list[np.ndarray]:
-    """Return the values that lie in a row."""
+def views_of(layout: FlatLayout, row: np.ndarray) -> list[np.ndarray]:
+    """Return views of the values in a row of bytes, in the stage's order."""
     views = []
-    for i, (dtype, shape) in enumerate(plan.kinds):
-        end = plan.offsets[i] + nbytes_of(plan.kinds[i])
-        views.append(row[plan.offsets[i] : end].view(dtype).reshape(shape))
+    for i, (dtype, shape) in enumerate(layout.kinds):
+        end = layout.offsets[i] + nbytes_of(layout.kinds[i])
+        views.append(row[layout.offsets[i] : end].view(dtype).reshape(shape))
     return views
 
 
 class StageBuffer:
-    """Where the values of one stage are reduced, as one rank sees it."""
+    """One rank's end of the buffer in which a stage's values are reduced."""
 
     def __init__(
-        self, comm: SharedMemoryComm, plan: FlatLayout, shared: SharedRows
+        self, comm: SharedMemoryComm, layout: FlatLayout, shared: SharedRows
     ) -> None:
         self.shared, self.serial = shared, shared.serial
-        self._nbytes = plan.nbytes
-        self._kinds = [(np.dtype(dtype), shape) for dtype, shape in plan.kinds]
+        self._nbytes = layout.nbytes
+        self._kinds = [(np.dtype(dtype), shape) for dtype, shape in layout.kinds]
 
     def fits(self, values: Sequence[np.ndarray] | None) -> bool:
-        """Tell whether values of these shapes belong here; no values always do."""
+        """Return whether the values have this buffer's dtypes and shapes; None does."""
         return values is None or [(v.dtype, v.shape) for v in values] == self._kinds
 
     def reduce(
@@ -176,7 +179,7 @@ class StageBuffer:
         weights: Sequence[float],
         times: Times,
     ) -> list[np.ndarray] | None:
-        """Combine the ranks' values; return None, on all, if any rank's do not fit."""
+        """Combine the ranks' values; return None, on all ranks, if any do not fit."""
         raise NotImplementedError
 
 
@@ -186,15 +189,16 @@ def agree_on_kinds(
     ops: Sequence[ReduceOp],
     names: Sequence[object] | None = None,
 ) -> list[Kind]:
-    """Return dtypes and shapes of values, which must be those of the other ranks.
+    """Return the dtypes and shapes of the values, which must be equal on all ranks.
 
-    Raises ShapeMismatch, on every rank, if any differ.
+    `values` is None on a rank without values. Raises ShapeMismatch, on every rank, if
+    any differ. `names` are the values' names for the message.
     """
     mine = None
     if values is not None:
         mine = [(value.dtype.str, value.shape) for value in values]
     kinds = comm.exchange(mine)
-    # From here on the same on all ranks: all raise, or none.
+    # From here on all ranks have the same data: all raise, or none.
     given = [kind for kind in kinds if kind is not None]
     for i, first in enumerate(given[0]):
         if any(kind[i] != first for kind in given):

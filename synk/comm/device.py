@@ -1,8 +1,8 @@
-"""Flat buffers on devices: a stage's values, packed by JAX and combined by a transport.
+"""Buffers on GPUs: JAX packs a stage's values, and a transport combines them.
 
-The ranks first agree through shared memory that their values fit, as for `flat`: so a
-rank that has failed, or has other shapes, is known before anything is sent. What the
-transport cannot combine goes through the host.
+As in `flat`, ranks first agree through shared memory that their values fit. So a rank
+that has failed, or has other shapes, is known before any rank sends values. Values that
+the transport cannot combine go through the host.
 """
 
 from __future__ import annotations
@@ -21,24 +21,24 @@ from .shm import SharedMemoryComm
 
 
 class NoTransport:
-    """Has the place of a `NcclTransport` where there is none: all go by the host."""
+    """In place of a `NcclTransport` without NCCL: all values go through the host."""
 
     def supports(self, dtype: str) -> bool:
-        """Tell whether it takes arrays of a dtype."""
+        """Return whether this combines arrays of a dtype."""
         return False
 
     def check(self) -> None:
-        """Raise if what is under way has failed."""
+        """Raise if a collective that was started has failed."""
 
     def abort(self) -> None:
-        """Give up what is under way; this is never used again."""
+        """End collectives that were started; the object is not used again."""
 
 
 class DeviceBuffers(KeyedBuffers["DeviceBuffer"]):
-    """The buffers of one rank, by a key that all ranks use for the same one.
+    """One rank's buffers on its GPU, by key.
 
-    `connect` makes a transport, on all ranks at the same time; it raises ImportError on
-    all if there is none. What the transport does not support `host` reduces.
+    ``connect(comm)`` makes a transport, on all ranks at the same time, or raises
+    ImportError on all. `host` reduces values that the transport does not support.
     """
 
     def __init__(
@@ -63,16 +63,18 @@ class DeviceBuffers(KeyedBuffers["DeviceBuffer"]):
         to_all: bool = True,
         names: Sequence[object] | None = None,
     ) -> list[Any]:
-        """Combine the ranks' values; see `FlatBuffers.reduce`."""
-        # All ranks need the results, or rank 0 only. Returned are arrays of JAX's,
-        # which may be under way, or of numpy's where the host has combined them; None
-        # for what this rank does not get.
+        """Combine the ranks' values, for all ranks or, if not `to_all`, for rank 0.
+
+        See `FlatBuffers.reduce`. The results are arrays of JAX, maybe not computed yet,
+        or of numpy if the host has combined them, and None for those that this rank
+        does not get.
+        """
         comm = self._comm
         if comm.size == 1:
             return ONE_RANK.reduce(key, values, ops, weights)
         buffer = self._buffers.get(key)
         fits = buffer is not None and buffer.fits(values)
-        # No rank sends anything before all have said here that they will.
+        # No rank sends anything before all have agreed here that their values fit.
         serials = comm.agree(buffer.serial if buffer is not None and fits else -1)
         if serials[0] < 0 or any(serial != serials[0] for serial in serials):
             buffer = self._buffers[key] = self._renew(values, ops, names)
@@ -80,9 +82,9 @@ class DeviceBuffers(KeyedBuffers["DeviceBuffer"]):
         times.spent(WAIT)
         results: dict[int, Any] = {}
         share = comm.fractions(weights)[comm.rank]
-        # All before the first collective: see `_load`.
+        # All are packed before the first collective: see `_load_unpack`.
         packed = [
-            group.nothing()
+            group.neutral_array()
             if values is None
             else group.pack([values[i] for i in group.members], share)
             for group in buffer.groups
@@ -105,13 +107,13 @@ class DeviceBuffers(KeyedBuffers["DeviceBuffer"]):
         return [results.get(i) for i in range(len(ops))]
 
     def look_about(self) -> None:
-        """Raise if what is under way will not come to its end."""
+        """Raise if a collective that was started cannot end, as a rank has failed."""
         self._comm.look_about()
         if self._transport is not None:
             self._transport.check()
 
     def abort(self) -> None:
-        """Give up the transport, as some rank will not come to what is under way."""
+        """Give up the transport, as some rank will not take part in its collectives."""
         if self._transport is not None:
             self._transport.abort()
             self._transport = None
@@ -124,17 +126,17 @@ class DeviceBuffers(KeyedBuffers["DeviceBuffer"]):
         names: Sequence[object] | None,
     ) -> DeviceBuffer:
         kinds = agree_on_kinds(self._comm, values, ops, names)
-        # Ranks may have made different numbers of buffers, and some may have given up
-        # the transport, when a call was aborted.
+        # After an aborted call, ranks may have made different numbers of buffers, and
+        # some may have given up the transport.
         self._made = max(self._comm.agree(self._made)) + 1
         return DeviceBuffer(self._made, kinds, ops, self.transport())
 
     def transport(self) -> Any:
-        """Return the transport, after connecting the ranks if one of them is not."""
+        """Return the transport; if some rank has none, first connect all ranks anew."""
         connected = self._comm.agree(self._transport is not None)
         if self._transport is not None and all(connected):
             return self._transport
-        # A communicator is of use to nobody if one of its ranks has given it up.
+        # No rank can use a communicator that one of its ranks has given up.
         self.abort()
         try:
             self._transport = self._connect(self._comm)
@@ -151,7 +153,7 @@ class DeviceBuffers(KeyedBuffers["DeviceBuffer"]):
 
 
 class DeviceBuffer:
-    """How the values of one stage are packed, for their present shapes."""
+    """The packing of one stage's values, for their present dtypes and shapes."""
 
     def __init__(
         self,
@@ -169,7 +171,7 @@ class DeviceBuffer:
         self.rest: list[int] = []
         groups: dict[tuple[np.dtype, ReduceOp], list[int]] = {}
         for i, ((dtype, _), op) in enumerate(zip(self._kinds, ops, strict=True)):
-            # Means of whole numbers are rounded once, at the end.
+            # Averages of integers are rounded once, at the end, on the host.
             is_rounded = op == "avg" and dtype.kind != "f"
             if transport.supports(dtype.name) and not is_rounded:
                 groups.setdefault((dtype, op), []).append(i)
@@ -181,46 +183,46 @@ class DeviceBuffer:
         ]
 
     def fits(self, values: Sequence[Any] | None) -> bool:
-        """Tell whether values of these shapes belong here; no values always do."""
+        """Return whether the values have this buffer's dtypes and shapes; None does."""
         return values is None or [(v.dtype, v.shape) for v in values] == self._kinds
 
 
-# -- values side by side in one array of JAX's: how they travel between devices
+# -- values side by side in one array of JAX, as they are sent between GPUs
 
-# Compiled by JAX for the shapes of the values. What packs them always makes a new
-# array, which a transport may write to.
+# JAX compiles these functions for the shapes of the values. `pack` always makes a new
+# array, which a transport may overwrite.
 
 
 class PackedGroup(NamedTuple):
-    """Values of one dtype and op, which travel as one array of so many elements."""
+    """Functions that pack values of one dtype and op into one array."""
 
-    op: ReduceOp  # the transport's: an average is a sum of weighted values
-    members: list[int]  # the values' positions
-    # ``pack(values, share)`` returns the array; `share` is the rank's, as a number of
-    # numpy's: of the average, and otherwise 0 if its values are to be left out.
+    op: ReduceOp  # for the transport: "sum" for an average, of weighted values
+    members: list[int]  # the values' positions among the stage's
+    # ``pack(values, share)`` returns the array. `share`, a scalar of numpy, is the
+    # rank's weight in an average; with other ops, 0 leaves its values out.
     pack: Callable[..., Any]
-    # The values of the array that the ranks' have been combined to.
+    # ``unpack(array)`` returns the values in a combined array.
     unpack: Callable[[Any], list[Any]]
-    nothing: Callable[[], Any]  # what a rank without values gives
-    elements: int
+    neutral_array: Callable[[], Any]  # the array of a rank without values
+    elements: int  # of the array
 
 
 def make_group(
     dtype: np.dtype, op: ReduceOp, members: list[int], shapes: Sequence[tuple[int, ...]]
 ) -> PackedGroup:
-    """Return how values of these shapes are packed."""
+    """Return functions that pack values of these shapes."""
     import jax
     import jax.numpy as jnp
 
     in_order = op in ("min", "max") and dtype.kind == "f"
     neutral = identity(op, dtype)
-    # Numbers of 16 bits are rounded once, at the end, as on the host.
+    # Numbers of 16 bits are combined in 32, and rounded once, as on the host.
     wide = np.dtype("float32") if dtype == np.float16 else dtype
 
     def pack(values: list[Any], share: Any) -> Any:
         flat = jnp.concatenate([jnp.ravel(value) for value in values]).astype(wide)
         weighted = flat * share.astype(wide) if op == "avg" else flat
-        # Nothing times NaN is NaN: a rank without rows is left out, not weighed.
+        # A rank without rows is left out and not multiplied by 0, as 0 * NaN is NaN.
         whole = jnp.where(share > 0, weighted, jnp.asarray(neutral, wide))
         return _as_integers(whole, op) if in_order else whole
 
@@ -229,7 +231,7 @@ def make_group(
         parts = jnp.split(whole, np.cumsum(_sizes(shapes))[:-1])
         return [part.reshape(s) for part, s in zip(parts, shapes, strict=True)]
 
-    def nothing() -> Any:
+    def neutral_array() -> Any:
         flat = jnp.full(elements, neutral, wide)
         return _as_integers(flat, op) if in_order else flat
 
@@ -239,20 +241,20 @@ def make_group(
         members,
         jax.jit(pack),
         jax.jit(unpack),
-        jax.jit(nothing),
+        jax.jit(neutral_array),
         elements,
     )
-    _load(made.unpack, made.nothing)
+    _load_unpack(made.unpack, made.neutral_array)
     return made
 
 
-def _load(unpack: Callable[[Any], list[Any]], room: Callable[[], Any]) -> None:
-    """Have what unpacks compiled and loaded, before a collective is under way."""
-    # A GPU loads programs when nothing runs on it, so while NCCL waits there for a rank
-    # that has failed, whoever loads one waits with it, and cannot give up.
+def _load_unpack(unpack: Callable[[Any], list[Any]], room: Callable[[], Any]) -> None:
+    """Compile and load `unpack` on the GPU, before a collective is started."""
+    # A GPU loads programs only when nothing runs on it. While NCCL waits there for a
+    # rank that has failed, loading would wait, too, and could not be given up.
     import jax
 
-    # What comes of a transport is bound to its device, which JAX compiles for.
+    # An array of a transport is committed to its device, for which JAX compiles anew.
     bound = jax.device_put(room(), jax.devices()[0])
     jax.block_until_ready(unpack(bound))
 
@@ -263,9 +265,10 @@ def _sizes(shapes: Sequence[tuple[int, ...]]) -> list[int]:
 
 # -- a NaN wins a comparison, as in numpy
 
-# NCCL's own minimum and maximum of floats pass over NaN. As integers of the same order
-# floats have it at the end: the bits of a float are its sign and magnitude, and those
-# of negative ones are turned round. NCCL has no 16-bit integers.
+# NCCL's minimum and maximum of floats ignore NaN. So floats are sent as integers of the
+# same order, with NaN as the least or largest. The bits of a float are its sign and
+# magnitude; of negative ones, the magnitude's bits are inverted. NCCL has no 16-bit
+# integers.
 
 
 def _as_integers(flat: Any, op: ReduceOp) -> Any:
@@ -292,21 +295,21 @@ def _turned(bits: Any) -> Any:
     return jnp.where(bits < 0, bits ^ np.iinfo(bits.dtype).max, bits)
 
 
-# -- the ranks' values after one another, which may have different lengths
+# -- gathering the ranks' values, which may have different lengths
 
 
 class GatheredRows(NamedTuple):
-    """Values of one dtype that are gathered: a row for each rank, as long as any's."""
+    """Functions that gather values of one dtype, in a row for each rank."""
 
-    pack: Callable[[list[Any]], Any]  # this rank's row, of its values
-    room: Callable[[], Any]  # an array for the rows of all ranks
-    unpack: Callable[[Any], list[Any]]  # each value's rows, of all ranks together
+    pack: Callable[[list[Any]], Any]  # returns this rank's row, padded
+    room: Callable[[], Any]  # returns an array for the rows of all ranks
+    unpack: Callable[[Any], list[Any]]  # returns each value's rows of all ranks
 
 
 def make_rows(
     dtype: str, shapes: tuple[tuple[tuple[int, ...], ...], ...]
 ) -> GatheredRows:
-    """Return how values are gathered that have these shapes, by value and rank."""
+    """Return functions that gather values of these shapes, by value and rank."""
     import jax
     import jax.numpy as jnp
 
@@ -335,5 +338,5 @@ def make_rows(
         return found
 
     made = GatheredRows(jax.jit(pack), jax.jit(room), jax.jit(unpack))
-    _load(made.unpack, made.room)
+    _load_unpack(made.unpack, made.room)
     return made

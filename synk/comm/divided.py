@@ -1,19 +1,19 @@
 """All-reduces of many values: every rank reduces a part of them.
 
-Each rank has a row of shared memory for its values. It puts them there, waits for the
-others (a barrier), and then reduces its own part of all the rows::
+Each rank has a row of shared memory for its values. It copies them there, waits for the
+others (a barrier), and then reduces its own part of all rows::
 
     row of rank 0   | part 0 | part 1 |
     row of rank 1   | part 0 | part 1 |     rank r reads part r of every row
     results         | part 0 | part 1 |     and writes part r of the results
 
-The results are whole when every rank has done its part (another barrier). They may lie
-in a row that all ranks read, or in the rows that the values came from.
+The results are complete when every rank has reduced its part (another barrier). They
+may lie in a row that all ranks read, or in the rows of the values.
 
 Kernels of numba reduce a part block by block. A block of `_BLOCK` elements stays in the
-first-level cache while the ranks' values are added up and written back, so that every
-buffer crosses the memory bus once each way. The inner loops run over one-dimensional
-slices: that is what LLVM vectorises.
+first-level cache while the ranks' values are added up and written back, so every buffer
+crosses the memory bus once each way. The inner loops run over one-dimensional slices,
+which LLVM vectorises.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from ..reduce_ops import ReduceOp, accumulator, finish
 from .shm import SharedMemoryComm
 
 LARGE = 1 << 14
-"""Bytes of a value within this rank's own part from which on it is not copied."""
+"""A value with at least so many bytes in the rank's own part is not copied there."""
 
 
 class DividedAllReduce:
@@ -47,20 +47,23 @@ class DividedAllReduce:
     ) -> None:
         self._comm, self._op, self._buffers = comm, op, buffers
         self._row = buffers[comm.rank]
-        # This rank's part in elements; parts meet on cache lines.
+        # This rank's part, in elements; parts begin at cache lines.
         unit = max(1, ALIGNMENT // buffers.itemsize)
         ends = cuts(self._row.size, comm.size, unit)
         self._part = ends[comm.rank : comm.rank + 2]
         self.redirect(results)
-        self._elsewhere: list[tuple[int, np.ndarray]] = []
+        self._own_values: list[tuple[int, np.ndarray]] = []
 
     def put(self, values: Iterable[tuple[int, np.ndarray]]) -> None:
-        """Copy values into this rank's row, where the others will read them."""
-        # Each begins at an element of the row, in ascending order. What belongs to this
-        # rank's own part nobody else reads. If that is much, it is left where it is,
-        # for `run` to take it from there: it must not change before.
-        # What an interrupted reduction left here is of other values.
-        self._elsewhere = []
+        """Copy values into this rank's row, from which the other ranks read them.
+
+        `values` has, in ascending order, the first element of each value in the row,
+        and the value. These must not change until `run` has ended.
+        """
+        # No other rank reads the elements in this rank's own part. If they are many,
+        # they are not copied, and `run` reads them from the value. An interrupted
+        # reduction may have left other values in the list.
+        self._own_values = []
         row, itemsize = self._row, self._row.itemsize
         for start, value in values:
             stop = start + value.size
@@ -72,18 +75,18 @@ class DividedAllReduce:
             flat = value.reshape(-1)
             row[start:low] = flat[: low - start]
             row[high:stop] = flat[high - start :]
-            self._elsewhere.append((low, flat[low - start : high - start]))
+            self._own_values.append((low, flat[low - start : high - start]))
 
     def redirect(self, results: np.ndarray) -> None:
-        """Have the results written to other rows."""
+        """Write the results of later runs to the rows `results`."""
         rank = self._comm.rank
         self._reduction = Reduction(self._op, self._buffers, results, rank)
 
     def run(self, weights: Sequence[float]) -> None:
-        """Reduce this rank's part; a rank at weight 0 is left out, unless all are."""
+        """Reduce this rank's part. Ranks of weight 0 are left out, unless all are 0."""
         start, stop = self._part
         fractions = self._comm.fractions(weights)
-        for begin, values in self._elsewhere:
+        for begin, values in self._own_values:
             end = begin + values.size
             self._reduction.run(fractions, start, begin)
             self._reduction.run(fractions, begin, end, (values, begin))
@@ -93,7 +96,7 @@ class DividedAllReduce:
 
 # -- kernels
 
-_BLOCK = 1024  # at 4096 the loop took 1.6 times as long: blocks, then, leave the cache
+_BLOCK = 1024  # elements; at 4096, blocks leave the cache and take 1.6 times as long
 
 CODES = {"avg": 0, "sum": 1, "prod": 2, "min": 3, "max": 4}
 _AVG, _SUM, _PROD, _MIN, _MAX = CODES.values()
@@ -118,8 +121,9 @@ def _less_of_type(a, b):
 
 @compile_kernel
 def _combine(op, total, values, share):
-    # One loop for each op: a test inside the loop would keep it from being vectorised.
-    # As in numpy, a NaN wins a comparison; integers equal themselves and pay nothing.
+    # One loop for each op, as a test inside the loop would prevent vectorisation. As in
+    # numpy, a NaN wins a comparison: a NaN differs from itself. For integers the
+    # compiler removes that test.
     if op == _AVG:
         for i in range(values.size):
             total[i] += values[i] * share
@@ -143,7 +147,7 @@ def _combine(op, total, values, share):
 
 @compile_kernel
 def copy_block(target, values):
-    """Copy values, converting them."""
+    """Copy `values` to `target`, and convert them to its dtype."""
     for i in range(values.size):
         target[i] = values[i]
 
@@ -164,9 +168,9 @@ def _combine_two(op, total, a, b, share_a, share_b):
 
 @compile_kernel
 def combine_block(op, total, wide, flat, stride, start, me, own, own_start, shares):
-    """Combine as many elements of all ranks' values as `total` holds."""
-    # Rank `me` has its values in `own`, from element `own_start` on.
-    # Nothing times NaN is NaN: a rank without rows is left out, not weighed.
+    """Combine a block of all ranks' values, from element `start` on, into `total`."""
+    # `wide` is scratch memory. The values of rank `me` are in `own`, which begins at
+    # element `own_start`. A rank of share 0 is left out, as 0 * NaN is NaN.
     present = 0
     for rank in range(shares.size):
         present += shares[rank] != 0
@@ -187,7 +191,7 @@ def combine_block(op, total, wide, flat, stride, start, me, own, own_start, shar
         elif seen == 1:
             before, share = values, shares[rank]
         elif seen == 2 and present == 2:
-            # To round the sum of two once is what accumulating it in `wide` would give.
+            # The sum of two, rounded once, is the same as accumulated in `wide`.
             _combine_two(op, total, before, values, share, shares[rank])
         elif seen == 2:
             _combine_two(op, wide, before, values, share, shares[rank])
@@ -213,8 +217,8 @@ def _reduce_blocks(
     own,
     own_start,
 ):
-    # Results that lie among the values are made in a block, lest they stop LLVM from
-    # vectorising; those that lie apart are made in place.
+    # Results in several rows, or among the values, where writing them would prevent
+    # vectorisation, are made in `block`. If that is empty, they are made in place.
     for low in range(start, stop, wide.size):
         high = min(low + wide.size, stop)
         total = block[: high - low] if block.size else results[low:high]
@@ -226,10 +230,10 @@ def _reduce_blocks(
 
 
 class Reduction:
-    """What a rank does in an all-reduce, once all values are there.
+    """Reduces elements of the ranks' values, once all values are in the buffers.
 
     `buffers`, of shape (ranks, elements), are the ranks' values. Every row of `results`
-    receives the result; they may be rows of the buffers.
+    gets the result; these may be rows of the buffers.
     """
 
     def __init__(
@@ -237,8 +241,8 @@ class Reduction:
     ) -> None:
         self._wider = None
         if not is_direct(op, buffers.dtype):
-            wider = _THROUGH.get((op, buffers.dtype.kind))
-            self._wider = np.dtype(wider or _THROUGH[buffers.dtype.name])
+            wider = _COMPUTED_IN.get((op, buffers.dtype.kind))
+            self._wider = np.dtype(wider or _COMPUTED_IN[buffers.dtype.name])
             self._all = op, buffers, results, rank
             return
         if buffers.dtype == np.bool_:
@@ -248,7 +252,7 @@ class Reduction:
                 results.view(np.uint8),
             )
         flat, stride = _flatten(buffers)
-        # The same for all ops: there is one compiled kernel for each dtype.
+        # `op` is a number, so there is one compiled kernel for each dtype.
         is_apart = len(results) == 1 and not np.may_share_memory(results, buffers)
         block = np.empty(0 if is_apart else _BLOCK, flat.dtype)
         wide = np.empty(_BLOCK, accumulator("sum", flat.dtype))
@@ -263,9 +267,9 @@ class Reduction:
         stop: int,
         own: tuple[np.ndarray, int] | None = None,
     ) -> None:
-        """Reduce the elements `start` to `stop`, by shares that sum to 1."""
-        # `own` are this rank's values, if they are not in the buffers: a contiguous
-        # array, and the element at which they begin.
+        """Reduce the elements `start` to `stop`, by the ranks' shares of the weight."""
+        # `own` has this rank's values, if they are not in the buffers: a contiguous
+        # array, and the element at which it begins.
         if start >= stop:
             return
         if self._wider is not None:
@@ -277,7 +281,7 @@ class Reduction:
         self._reduce(shares, start, stop, values, begin)
 
     def _run_wider(self, shares, start, stop, own):
-        """Reduce values of a type that needs another one to compute in."""
+        """Do as `run`, for a dtype that is computed in another one."""
         op, buffers, results, rank = self._all
         step = 16 * _BLOCK
         for low in range(start, stop, step):
@@ -292,18 +296,19 @@ class Reduction:
 
 @cache
 def is_direct(op: ReduceOp, dtype: np.dtype) -> bool:
-    """Tell whether the kernels can compute in a dtype and what is wider of its kind."""
-    return (op, dtype.kind) not in _THROUGH and dtype.name not in _THROUGH
+    """Return whether the kernels compute an op in this dtype itself."""
+    return (op, dtype.kind) not in _COMPUTED_IN and dtype.name not in _COMPUTED_IN
 
 
-_THROUGH = {"float16": "float32", ("avg", "i"): "float64", ("avg", "u"): "float64"}
-"""What is computed in another type: numba has no float16 on a CPU."""
+_COMPUTED_IN = {"float16": "float32", ("avg", "i"): "float64", ("avg", "u"): "float64"}
+"""The dtype in which a dtype, or an op of a kind of dtypes, is computed: numba has no
+float16 on a CPU, and averages of integers are rounded once."""
 
 
 def _flatten(buffers: np.ndarray) -> tuple[np.ndarray, int]:
-    """Return rows as one contiguous array, and the elements from a row to the next."""
-    # The rows may be parts of longer ones. Numba would compile another kernel for
-    # those, and a slower one, which cannot know that a row's elements are adjacent.
+    """Return rows as one flat array, and the elements from one row to the next."""
+    # The rows may be parts of longer rows. For such an array numba would compile a
+    # slower kernel, which cannot know that a row's elements are adjacent.
     if buffers.flags.c_contiguous:
         return buffers.reshape(-1), buffers.shape[1]
     stride = buffers.strides[0] // buffers.itemsize
@@ -312,6 +317,6 @@ def _flatten(buffers: np.ndarray) -> tuple[np.ndarray, int]:
 
 
 def warm(op: ReduceOp, dtype: np.dtype) -> None:
-    """Have the kernel for a dtype compiled."""
+    """Compile the kernel for a dtype."""
     values = np.ones((1, 1), dtype)
     Reduction(op, values, values, 0).run(np.ones(1), 0, 1)

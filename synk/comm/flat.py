@@ -1,6 +1,6 @@
-"""Flat buffers: all values that a stage reduces, side by side in one piece of memory.
+"""Flat buffers: all values that a stage reduces, side by side in shared memory.
 
-A buffer has a row for each rank's values and one for the results, which all ranks read.
+A buffer has a row for each rank's values, and one for the results, read by all ranks.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from .trees import TreeBuffers
 
 
 class FlatBuffers(KeyedBuffers[StageBuffer]):
-    """The flat buffers of one rank, by a key that all ranks use for the same one."""
+    """One rank's flat buffers, by key."""
 
     def __init__(self, comm: SharedMemoryComm, attachments: Attachments) -> None:
         super().__init__(comm, attachments)
@@ -58,12 +58,12 @@ class FlatBuffers(KeyedBuffers[StageBuffer]):
         times: Times = UNCOUNTED,
         names: Sequence[object] | None = None,
     ) -> list[np.ndarray]:
-        """Combine the ranks' values, by one op each.
+        """Combine the ranks' values, each by its op.
 
-        A rank that has no rows, and therefore no values, gives None. The weights are
-        the rows of each rank; one without any is left out, unless all are. Results are
-        views of the buffer, valid until the next reduction with this key. `names` are
-        what the values are called in messages.
+        A rank without rows has no values and gives None. `weights` are the numbers of
+        rows of all ranks; a rank of weight 0 is left out, unless all are 0. The results
+        are views of the buffer, valid until the next reduction with this key. `names`
+        are the values' names for messages.
 
         Raises ShapeMismatch, on every rank, if the shapes of any value differ.
         """
@@ -72,11 +72,11 @@ class FlatBuffers(KeyedBuffers[StageBuffer]):
             return ONE_RANK.reduce(key, values, ops, weights)
         flat, results = self._buffers.get(key), None
         if flat is None:
-            self._refuse()
+            self._meet_without_buffer()
         else:
             results = flat.reduce(comm, values, weights, times)
         if results is None:
-            # All ranks come here together: each has seen the words of all.
+            # All ranks come here together, as each has read the words of all.
             values = None if values is None else list(map(np.asarray, values))
             self._drop(key)
             flat = self._buffers[key] = self._renew(values, ops, names)
@@ -84,12 +84,12 @@ class FlatBuffers(KeyedBuffers[StageBuffer]):
             assert results is not None, "the ranks' buffers differ"
         return results
 
-    def _refuse(self) -> None:
-        """Meet ranks that may have a buffer where this one has none."""
+    def _meet_without_buffer(self) -> None:
+        """Meet the other ranks without a buffer; they may have one."""
         self._comm.agree(-1)
 
     def forget(self, kind: str, number: int) -> None:
-        """Drop the buffers of what is gone."""
+        """Drop the buffers of a dropped function or variable."""
         super().forget(kind, number)
         self._trees.forget(kind, number)
 
@@ -99,39 +99,41 @@ class FlatBuffers(KeyedBuffers[StageBuffer]):
         ops: Sequence[ReduceOp],
         names: Sequence[object] | None,
     ) -> StageBuffer:
-        """Make a buffer for values of other shapes, together with all ranks."""
+        """Make a buffer for values of other shapes. All ranks do this together."""
         comm = self._comm
-        plan = FlatLayout(agree_on_kinds(comm, values, ops, names), ops)
-        make, count = self._kind_of_buffer(plan)
+        layout = FlatLayout(agree_on_kinds(comm, values, ops, names), ops)
+        make, count = self._kind_of_buffer(layout)
         if comm.local.rank == 0:
             if make is SmallBuffer:
-                for dtype in {run.dtype for run in plan.runs}:
+                for dtype in {run.dtype for run in layout.runs}:
                     small.warm(np.dtype(dtype))
             else:
-                for dtype, op in {(run.dtype, run.op) for run in plan.runs}:
+                for dtype, op in {(run.dtype, run.op) for run in layout.runs}:
                     warm(op, np.dtype(dtype))
-        shape = count, plan.nbytes
-        return make(comm, plan, make_shared_rows(comm.local, self._attachments, shape))
+        shape = count, layout.nbytes
+        return make(
+            comm, layout, make_shared_rows(comm.local, self._attachments, shape)
+        )
 
-    def _kind_of_buffer(self, plan: FlatLayout) -> tuple[type[StageBuffer], int]:
-        """Return what reduces such values, and how many rows it needs."""
+    def _kind_of_buffer(self, layout: FlatLayout) -> tuple[type[StageBuffer], int]:
+        """Return the class of buffer for these values, and its number of rows."""
         size = self._comm.size
-        if plan.is_small(size):
+        if layout.is_small(size):
             return SmallBuffer, 2 * size
         return FlatBuffer, size + 1
 
 
 class OneRank:
-    """What takes the place of flat buffers where there is one rank only."""
+    """In place of flat buffers if there is one rank."""
 
     def reduce(self, key: tuple, values: Any, *_: Any) -> list[np.ndarray]:
-        """Return the values."""
+        """Return the rank's own values."""
         return list(values)
 
     def reduce_tree(
         self, key: tuple, given: Subtrees | None, cut: BlockCut, *_: Any
     ) -> list[np.ndarray]:
-        """Return what the rank's own subtrees come to."""
+        """Return the rank's own subtrees combined."""
         assert given is not None
         return combined(cut, [given.entries], given.columns)
 
@@ -143,18 +145,18 @@ class FlatBuffer(StageBuffer):
     """A buffer for many values, of which each rank reduces a part."""
 
     def __init__(
-        self, comm: SharedMemoryComm, plan: FlatLayout, shared: SharedRows
+        self, comm: SharedMemoryComm, layout: FlatLayout, shared: SharedRows
     ) -> None:
-        super().__init__(comm, plan, shared)
-        self._members = [run.members for run in plan.runs]
-        self._views = views_of(plan, self._prepare(comm, plan, shared.rows))
+        super().__init__(comm, layout, shared)
+        self._members = [run.members for run in layout.runs]
+        self._views = views_of(layout, self._prepare(comm, layout, shared.rows))
 
     def _prepare(
-        self, comm: SharedMemoryComm, plan: FlatLayout, rows: np.ndarray
+        self, comm: SharedMemoryComm, layout: FlatLayout, rows: np.ndarray
     ) -> np.ndarray:
-        """Make what reduces the values, and return the memory of the results."""
+        """Make the reductions of all runs; return the row of the results."""
         self._runs = []
-        for run in plan.runs:
+        for run in layout.runs:
             values = rows[:, run.start : run.end].view(run.dtype)
             self._runs.append(DividedAllReduce(comm, run.op, values[:-1], values[-1:]))
         return rows[-1]
@@ -166,15 +168,15 @@ class FlatBuffer(StageBuffer):
         weights: Sequence[float],
         times: Times,
     ) -> list[np.ndarray] | None:
-        """Combine the ranks' values; return None, on all, if any rank's do not fit."""
+        """Combine the ranks' values; return None, on all ranks, if any do not fit."""
         values = None if values is None else list(map(np.asarray, values))
         fits = self.fits(values)
         if fits and values is not None:
             for run, members in zip(self._runs, self._members, strict=True):
                 run.put([(start, values[i]) for i, start in members])
         times.spent(REDUCE, self._nbytes)
-        # To agree is a meeting: from here on others read this rank's row, and it writes
-        # to the results. Nobody reads those of the reduction before any more.
+        # `agree` is a meeting. From here on other ranks read this rank's row, and this
+        # rank writes to the results: nobody reads those of the last reduction any more.
         words = comm.agree(self.serial if fits else -1)
         times.spent(WAIT)
         if not fits or any(word != self.serial for word in words):
@@ -182,7 +184,7 @@ class FlatBuffer(StageBuffer):
         for run in self._runs:
             run.run(weights)
         times.spent(REDUCE, self._nbytes)
-        # All parts are there then, and rows may be written to again.
+        # After this barrier all parts are done, and rows may be written to again.
         comm.barrier()
         times.spent(WAIT)
         return self._views

@@ -1,8 +1,8 @@
-"""Locks between ranks, as words in shared memory, and words that are counted up.
+"""Locks and counters between ranks, as words in shared memory.
 
-A lock is an int64: 0, or the number of its owner plus 1. A rank that dies keeps those
-that it has; who waits for one looks about, and learns of the death. Whoever starts
-ranks on something anew first gives all its locks back.
+A lock is an int64: 0, or the owner's rank plus 1. A rank that dies keeps its locks. A
+rank that waits for such a lock notices the death. Whoever starts new work with some
+locks first resets them.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from ..compiled import compile_kernel, pointer
 from .shm import load, store
 
 _NAP = 50e-6
-"""Seconds asleep between two looks at a lock that is taken."""
+"""Seconds of sleep between two looks at a lock that is taken."""
 
 _WORD = ir.IntType(64)
 
 
 @intrinsic
 def _exchange_if_zero(typing_context: Any, words: Any, index: Any, value: Any) -> tuple:
-    """Store a value where there is 0; return what there was before."""
+    """Store a value if the word is 0; return the word from before."""
 
     def generate(context, builder, signature, arguments):
         place = pointer(context, builder, signature, arguments)
@@ -40,8 +40,8 @@ def _exchange_if_zero(typing_context: Any, words: Any, index: Any, value: Any) -
 
 @compile_kernel
 def take(words, index, owner, looks):
-    """Take a lock, if it becomes free within so many looks; return if it did."""
-    # A look first: an exchange takes the cache line away from the lock's owner.
+    """Take a lock if it becomes free within `looks` looks; return whether it did."""
+    # Load first, as an exchange takes the cache line away from the lock's owner.
     for _ in range(looks + 1):
         if load(words, index) == 0 and _exchange_if_zero(words, index, owner) == 0:
             return True
@@ -50,7 +50,7 @@ def take(words, index, owner, looks):
 
 @compile_kernel
 def give_back(words, index):
-    """Let others have a lock, and see what was written before."""
+    """Release a lock; its next owner sees all that was written before."""
     store(words, index, 0)
 
 
@@ -63,15 +63,16 @@ def _has_come(words, index, number, looks):
 
 @compile_kernel
 def write(words, index, value):
-    """Store a word after everything that was stored before, for all ranks to see."""
+    """Store a word; a rank that sees it also sees all that was stored before."""
     store(words, index, value)
 
 
 class Locks:
-    """One rank's way to locks and counters, among int64 words in shared memory.
+    """One rank's operations on locks and counters, among int64 words in shared memory.
 
-    `looks` is how often to look at a word before sleeping; 0 if ranks share cores. What
-    `patience` returns for a wait raises if a rank has died, or it takes too long.
+    `looks` is how often to look at a word before sleeping; 0 if ranks share cores.
+    ``patience()`` returns a function for one wait. That raises if a rank has died, or
+    if the wait takes too long.
     """
 
     def __init__(
@@ -85,30 +86,30 @@ class Locks:
         self._looks, self._patience = looks, patience
 
     def acquire(self, index: int) -> None:
-        """Take a lock, when it is free."""
-        # An interrupt may come after it was taken and before this returns:
-        # `release_all` gives back what is this rank's, however it came to it.
+        """Wait until a lock is free, and take it."""
+        # An interrupt may come between the taking and the return of this. `release_all`
+        # releases all locks of this rank, also such a one.
         self._until(take, index, self._owner)
 
     def release(self, index: int) -> None:
-        """Give a lock back: what was written before is there for who takes it next."""
+        """Release a lock; its next owner sees all that was written before."""
         give_back(self._words, index)
 
     def release_all(self, first: int, last: int) -> None:
-        """Give back those among some words that this rank has."""
-        # Nobody else writes this rank's number, so all that it finds is its own.
+        """Release this rank's locks among the words `first` to `last` - 1."""
+        # Only this rank writes its number, so these locks are all its own.
         for index in first + np.flatnonzero(self._words[first:last] == self._owner):
             give_back(self._words, index)
 
     def wait_for(self, index: int, number: int) -> None:
-        """Return when a word has come to a number."""
+        """Return when a counter has reached `number`."""
         self._until(_has_come, index, number)
 
     def acquire_when(self, index: int, may_have: Callable[[], bool]) -> None:
-        """Take a lock when it is free, and `may_have` is so while it is this rank's."""
+        """Take a lock as soon as ``may_have()`` is true while this rank holds it."""
         look_about = None
         while True:
-            # What `may_have` looks at changes under this lock, so not meanwhile.
+            # The result cannot change meanwhile, as it depends on data under this lock.
             self.acquire(index)
             if may_have():
                 return

@@ -1,11 +1,11 @@
 """Collectives between GPUs by NCCL, on JAX's own arrays and in the order of streams.
 
-NCCL runs on a stream of its own. It waits there for what JAX computes, and JAX for it,
-without the host; see `memory.cuda`.
+NCCL runs on a stream of its own. That stream waits for JAX's computations, and JAX
+waits for the stream, on the GPU and not on the host; see `memory.cuda`.
 
-The communicator is a non-blocking one: NCCL connects the ranks in threads of its own,
-and this one looks about meanwhile. So a rank that dies before all are connected does
-not leave the others waiting for ever.
+The communicator is non-blocking: NCCL connects the ranks in threads of its own, while
+this thread checks that ranks are alive. So if a rank dies before all are connected, the
+others do not wait for ever.
 """
 
 from __future__ import annotations
@@ -27,77 +27,77 @@ DTYPES = {
     *("int8", "int32", "int64", "uint8", "uint32", "uint64"),
     *("float16", "bfloat16", "float32", "float64"),
 }
-"""What NCCL calculates with and moves."""
+"""The dtypes that NCCL reduces and sends."""
 
 _SUCCESS, _IN_PROGRESS = 0, 7  # ncclResult_t
 _POLL = 50e-6
-"""Seconds between looks at what NCCL does in the background."""
+"""Seconds between two looks at the state of NCCL's background work."""
 _CONNECTING = 300.0
-"""Seconds after which NCCL is taken to be unable to connect the ranks."""
+"""Seconds after which NCCL has failed to connect the ranks."""
 _ENDING = 10.0
-"""Seconds after which a communicator that does not end is left behind."""
+"""Seconds to wait for the end of a communicator."""
 
 
 class NcclTransport:
-    """One rank's communicator, which all ranks make at the same time.
+    """One rank's communicator. All ranks make theirs at the same time.
 
-    `shares_gpu` tells whether other ranks are on this one's GPU. Methods are given flat
-    arrays of JAX's that are nobody else's, none empty: NCCL may write to them, and what
-    is returned lies in that memory, where that is possible.
+    `shares_gpu` says whether other ranks are on this rank's GPU. Methods take flat
+    arrays of JAX that are not empty, and that nobody else uses: NCCL writes to them,
+    and the result lies in the same memory if possible.
 
-    Raises ImportError, on every rank, if nccl4py or NCCL is not installed on one, and
-    SynkError if NCCL does not get on.
+    Raises ImportError, on every rank, if nccl4py or NCCL is missing on one, and
+    SynkError if NCCL fails or does not connect the ranks in time.
     """
 
     def __init__(self, comm: SharedMemoryComm, shares_gpu: bool = False) -> None:
         self._comm = comm
         self._communicator: Any = None
         self._busy: deque[tuple[Any, Any]] = deque()
-        self._nccl, told = _import_everywhere(comm, shares_gpu)
-        # The only one that this process sees. Its primary context is XLA's, too.
+        self._nccl, unique = _import_everywhere(comm, shares_gpu)
+        # The only GPU that this process sees. XLA uses its primary context, too.
         device = after_xla("cuda.core").Device(0)
         device.set_current()
         self._ops = {op: getattr(self._nccl, op.upper()) for op in OPS}
         self._stream: Any = device.create_stream()
-        # Before JAX, which registered earlier, takes its part of CUDA down.
+        # Exit handlers run in reverse order, so this comes before JAX shuts CUDA down.
         atexit.register(self.abort)
         try:
             self._communicator = self._nccl.Communicator.init(
                 comm.size,
                 comm.rank,
-                self._nccl.UniqueId.from_bytes(told),
+                self._nccl.UniqueId.from_bytes(unique),
                 self._nccl.NCCLConfig(blocking=False),
             )
-            self._settle(time.monotonic() + _CONNECTING)
+            self._wait_until_ready(time.monotonic() + _CONNECTING)
         except BaseException:
             self.abort()
             raise
 
     def supports(self, dtype: str) -> bool:
-        """Tell whether NCCL takes arrays of a dtype."""
+        """Return whether NCCL reduces arrays of a dtype."""
         return dtype in DTYPES
 
     def all_reduce(self, array: Any, op: ReduceOp) -> Any:
-        """Return the ranks' arrays combined: of one dimension, length and dtype."""
-        given, room = self._opened(array, array)
+        """Return the ranks' arrays combined; all have the same length and dtype."""
+        given, room = self._capsules(array, array)
         self._communicator.allreduce(given, room, self._ops[op], stream=self._stream)
         return self._result(array)
 
     def reduce(self, array: Any, op: ReduceOp, root: int) -> Any:
         """Return the ranks' arrays combined on rank `root`, and None on the others."""
-        given, room = self._opened(array, array)
+        given, room = self._capsules(array, array)
         self._communicator.reduce(given, room, self._ops[op], root, stream=self._stream)
         return self._result(array if root == self._comm.rank else None, array)
 
     def broadcast(self, array: Any, root: int) -> Any:
-        """Return what the array is on rank `root`."""
-        given, room = self._opened(array, array)
+        """Return the array of rank `root`, on all ranks."""
+        given, room = self._capsules(array, array)
         self._communicator.broadcast(given, room, root, stream=self._stream)
         return self._result(array)
 
     def all_gather(self, array: Any, into: Any) -> Any:
-        """Return the ranks' arrays one after the other, in the memory of `into`."""
-        given, room = self._opened(array, into)
+        """Return the ranks' arrays, one after the other, in the memory of `into`."""
+        given, room = self._capsules(array, into)
         self._communicator.allgather(given, room, stream=self._stream)
         return self._result(into, array)
 
@@ -110,15 +110,15 @@ class NcclTransport:
                 raise SynkError(f"NCCL failed on rank {self._comm.rank}: {why}")
 
     def abort(self) -> None:
-        """End what is under way, as ranks that are gone will not come to it."""
-        # This needs no other rank. It is the end of every communicator: `destroy` waits
-        # for the others, which may be gone.
+        """End the communicator, and the collectives that were started."""
+        # NCCL's `abort` needs no other rank. Every communicator ends by it, as
+        # `destroy` would wait for other ranks, which may be gone.
         communicator, self._communicator = self._communicator, None
         atexit.unregister(self.abort)
         if communicator is None:
             return
-        # NCCL stops its kernels and threads, and waits for them. In a thread, so that
-        # nothing that goes wrong with it keeps this process from going on.
+        # NCCL stops its kernels and threads, and waits for them. That is done in a
+        # thread, so that this process goes on even if it hangs.
         ending = threading.Thread(target=communicator.abort, daemon=True)
         try:
             ending.start()
@@ -129,15 +129,15 @@ class NcclTransport:
         if not ending.is_alive():
             self._busy.clear()
 
-    def _opened(self, *arrays: Any) -> list[Capsule]:
-        """Return arrays as NCCL takes them, after JAX's work on them and before it."""
+    def _capsules(self, *arrays: Any) -> list[Capsule]:
+        """Return capsules of arrays; NCCL's stream waits for JAX's work on these."""
         return [Capsule(array, self._stream) for array in arrays]
 
     def _result(self, result: Any, *read: Any) -> Any:
-        """Return an array that NCCL writes, for JAX to read when that is done."""
-        # JAX gives the memory of an array away as soon as nobody has the array any
-        # more: so those that NCCL is busy with are kept until it has done.
-        self._settle()
+        """Return `result` as an array of JAX, which waits for NCCL to write it."""
+        # JAX reuses the memory of an array that nobody refers to. So arrays that NCCL
+        # still reads or writes are kept until it is done.
+        self._wait_until_ready()
         self._busy.append((self._stream.record(), (result, *read)))
         while self._busy and self._busy[0][0].is_done:
             self._busy.popleft()
@@ -147,9 +147,9 @@ class NcclTransport:
 
         return jax.dlpack.from_dlpack(After(result, self._stream))
 
-    def _settle(self, deadline: float = float("inf")) -> None:
-        """Return when NCCL can be called again, and its stream used."""
-        # Connecting the ranks, and the first collective of a kind, take a while.
+    def _wait_until_ready(self, deadline: float = float("inf")) -> None:
+        """Wait until NCCL can be called again, and its stream used."""
+        # To connect the ranks, and the first collective of a kind, take some time.
         communicator = self._communicator
         while int(communicator.get_async_error()) == _IN_PROGRESS:
             self._comm.look_about()
@@ -164,7 +164,10 @@ class NcclTransport:
 
 
 def _import_everywhere(comm: SharedMemoryComm, shares_gpu: bool) -> tuple[Any, bytes]:
-    """Return nccl4py's module and a unique id, if all ranks have NCCL."""
+    """Return nccl4py's module and rank 0's unique id.
+
+    Raises ImportError on all ranks if one has no NCCL.
+    """
     nccl, unique, missing = None, b"", ""
     try:
         after_xla("cuda.core")
@@ -177,20 +180,20 @@ def _import_everywhere(comm: SharedMemoryComm, shares_gpu: bool) -> tuple[Any, b
         unique = bytes(nccl.get_unique_id()) if comm.rank == 0 else b""
     except ImportError as error:
         missing = f"rank {comm.rank}: {error}"
-    told = comm.exchange((missing, unique))
-    if reasons := [reason for reason, _ in told if reason]:
+    gathered = comm.exchange((missing, unique))
+    if reasons := [reason for reason, _ in gathered if reason]:
         raise ImportError("; ".join(reasons))
-    return nccl, told[0][1]
+    return nccl, gathered[0][1]
 
 
 def _allow_sharing(version: tuple[int, ...], rank: int) -> None:
-    """Let ranks share a GPU, which NCCL does not expect of them."""
-    # Before version 2.30 it allows that only of ranks of different hosts; these then
-    # talk through sockets, slowly.
+    """Set environment variables with which NCCL lets ranks share a GPU."""
+    # Before version 2.30 NCCL allows that only for ranks of different hosts, which then
+    # send by sockets, slowly. So each rank gets a host id of its own.
     if version >= (2, 30):
         os.environ.setdefault("NCCL_MULTI_RANK_GPU_ENABLE", "1")
     elif os.environ.get("NCCL_HOSTID", _HOST).startswith(_HOST):
-        # Not the one that was inherited from the master, of a former session.
+        # Also in place of one that was inherited from a former session's master.
         os.environ["NCCL_HOSTID"] = f"{_HOST}{os.getpid()}-{rank}"
 
 

@@ -1,13 +1,14 @@
-"""Ranks of one machine: how they wait for one another and exchange a few words.
+"""Meetings of the ranks of one machine: barriers, and exchanges of words and values.
 
-All ranks run the same calls in the same order, within one command. What is built on it:
-`divided`, all-reduces of many values, `small`, of few, and `trees`.
+All ranks make the same calls in the same order, within one command. `divided`, `small`
+and `trees` are built on this.
 
-Every rank stores the number of the meeting in a word of its own, and has met the others
-when all words have come that far: compiled code watches them. Numbers only grow, so
-nothing is ever reset. A rank that has watched in vain for some time goes to sleep, and
-the last to come wakes it. Who stores first and looks then cannot miss the other: these
-accesses have one order for all ranks (they are sequentially consistent).
+At a meeting, every rank stores the meeting's number in a word of its own, and has met
+the others when all words have reached that number. Compiled code watches the words.
+Numbers only grow, so no word is ever reset. A rank that has watched for some time goes
+to sleep, and the last rank to come wakes it. The words are accessed with sequential
+consistency: of two ranks that each store a word and then load the other's, at least one
+sees the other's store.
 """
 
 from __future__ import annotations
@@ -30,22 +31,22 @@ from ..workers.recorder import MEETING, Recorder
 from ..workers.waiting import TICK, Limit
 
 WAIT, MET, WAKE = range(3)
-"""What `meet` returns: not all came, all came, and all came but some of them sleep."""
+"""States that `meet` returns: not all came; all came; all came, and some sleep."""
 
 OWN, RANK, SPINS, FIRST = range(4)
-"""Places in the array that `find_places` returns; from FIRST on, one for each rank."""
+"""Indices into the array of `find_places`; from FIRST on, one for each rank."""
 
 _SLEEPS = ASLEEP - BARRIER
 
 _COUNTS = 1 << 24
-"""Meetings that one command may have; a meeting's number is command * this + count."""
+"""Most meetings of a command; the number of a meeting is command * this + count."""
 
 
 class SharedMemoryComm:
-    """One rank's end of the shared-memory transport.
+    """One rank's meetings with the other ranks of its machine.
 
-    `watch` raises when a rank has died. The `limit` is how long the master waits in a
-    barrier; the others wait for its word.
+    `watch` raises if a rank has died. `limit` is how long the master waits at a
+    meeting; the other ranks wait until the command is aborted.
     """
 
     def __init__(
@@ -60,56 +61,56 @@ class SharedMemoryComm:
         self._control = control
         self._watch = watch
         self._limit, self._recorder, self.phase = limit, recorder, recorder.phase
-        # The control segment's, and where in it the meetings' numbers are.
+        # The control segment's words, and the indices of the meetings' numbers.
         self.words, self.places = control.array, find_places(control, rank)
-        # Where ranks have values on the way that fit; two sets for meetings in turn.
+        # Slots for a few bytes of values, in two sets that meetings use in turn.
         self.slots, self._own = control.slots, control.rank_word(rank, BARRIER)
-        # Those of which `fractions` was asked last, and what it has returned.
+        # The last argument of `fractions`, and its result.
         self.weights: list[float] = []
         self.shares = np.empty(control.size)
 
     @property
     def local(self) -> SharedMemoryComm:
-        """What meets the ranks of this machine: this."""
+        """The communicator of this machine's ranks: this object."""
         return self
 
     def barrier(self) -> None:
         """Return when every rank has come here.
 
-        Raises Aborted if a rank failed on its way, and in the master WorkerDied or
-        Expired if one died or did not come in time.
+        Raises Aborted if a rank has failed in this command, and in the master
+        WorkerDied or Expired if a rank died or did not come in time.
         """
-        # An interrupt from here on leaves ranks at different numbers: the command is
-        # aborted then, and the next one's meetings have numbers that none has reached.
+        # An interrupt from here on leaves ranks at different numbers. The command is
+        # aborted then, and the next command's meetings have larger numbers.
         number = self.next_meeting()
-        self.come(meet(self.words, self.places, number), number)
+        self.arrive(meet(self.words, self.places, number), number)
 
-    def come(self, state: int, number: int) -> None:
-        """Return when every rank has come to a meeting of which `meet` said so much."""
+    def arrive(self, state: int, number: int) -> None:
+        """Return when every rank has come to a meeting; `state` is what `meet` said."""
         if state == MET:
             return
         control = self._control
         asleep = [control.rank_word(rank, ASLEEP) for rank in range(self.size)]
-        # Who sleeps has said so before it looked at the words for the last time, and
-        # the last to come looks at ASLEEP after it has written its word: one of the two
-        # sees the other. A post for somebody who is about to look anyway does no harm.
+        # A rank that goes to sleep sets ASLEEP before its last look at the words. The
+        # last rank to come reads ASLEEP after it has stored its word. So one of the two
+        # sees the other. A post too many does no harm.
         if state == WAKE:
             for rank, word in enumerate(asleep):
                 if control.words[word]:
                     control.met[rank].post()
             return
-        self._recorder.note(MEETING)  # there is time
+        self._recorder.note(MEETING)  # there is time, as this rank has to wait
         look_about = self.patience()
         try:
             while must_sleep(self.words, self.places, number):
                 if not control.met[self.rank].sleep(TICK):
                     look_about()
         finally:
-            # After an interrupt, too: nobody is to post for a sleeper that is gone.
+            # Also after an interrupt, so that nobody posts for this rank later.
             control.words[asleep[self.rank]] = 0
 
     def look_about(self, deadline: float | None = None) -> None:
-        """Raise if what this rank waits for will not come, or not in time."""
+        """Raise if a rank has failed or died, or if `deadline` is over."""
         if self._control.aborted:
             raise Aborted
         self._watch()
@@ -117,52 +118,53 @@ class SharedMemoryComm:
             self._limit.check(deadline, "not all ranks came to a meeting")
 
     def patience(self) -> Callable[[], None]:
-        """Return what raises if one wait that begins now is in vain, or too long."""
+        """Return `look_about` for one wait, with a deadline in the master."""
         if self.rank == 0:
             return partial(self.look_about, self._limit.deadline())
         return self.look_about
 
     def agree(self, word: int) -> list[int]:
-        """Return the words that the ranks gave, after waiting for all of them."""
+        """Meet all ranks with a word; return the words of all, in their order."""
         control = self._control
-        # Two agreements in a row use two words: a fast rank may give its word for the
+        # Two agreements in a row use two words: a fast rank may store its word for the
         # second one while a slow rank still reads those of the first.
         number = self.next_meeting()
         place = WORD + number % 2
         control.words[control.rank_word(self.rank, place)] = word
-        self.come(meet(self.words, self.places, number), number)
+        self.arrive(meet(self.words, self.places, number), number)
         return [
             control.words[control.rank_word(rank, place)] for rank in range(self.size)
         ]
 
     @property
     def number(self) -> int:
-        """The number of the meeting that this rank has come to last."""
+        """The number of the last meeting that this rank has come to."""
         return self._control.words[self._own]
 
     def next_number(self) -> int:
-        """Return the number of the next meeting, the same on every rank."""
+        """Return the number of the next meeting, which is equal on all ranks."""
         words = self._control.words
         return _number_after(words[self._own], words[COMMAND])
 
     def next_meeting(self) -> int:
-        """Go on to the next meeting, and return its number."""
+        """Set the phase to MEETING; return the number of the next meeting."""
         self.phase[0] = MEETING
         return self.next_number()
 
     def fractions(self, weights: Sequence[float]) -> np.ndarray:
-        """Return weights as fractions of their sum: in `shares`, until the next."""
+        """Return weights as fractions of their sum, in an array that is used again."""
         weights = list(weights)
         if weights != self.weights:
-            self.weights = []  # so that they are written anew after an interrupt here
+            self.weights = []  # so that after an interrupt here they are written again
             self.shares[:] = shares(weights)
             self.weights = weights
         return self.shares
 
     def exchange(self, value: Any) -> list:
-        """Return the values that the ranks gave, in their order; pickled on the way."""
+        """Meet all ranks with a value; return the values of all, pickled, in order."""
         data = pickle.dumps(value)
-        # The rooms for replies are free in a command: who replies early has failed.
+        # The rooms for replies are free within a command: a rank that has replied
+        # already has failed.
         rooms = self._control.replies
         lengths = self.agree(len(data))
         whole = [bytearray() for _ in rooms]
@@ -172,9 +174,9 @@ class SharedMemoryComm:
             self.barrier()
             for of_rank, room, length in zip(whole, rooms, lengths, strict=True):
                 of_rank += room[: max(0, min(length - start, REPLY_ROOM))]
-            self.barrier()  # the rooms are free for the next use
-        # A rank may be interrupted after it was counted at the barrier, and leave its
-        # reply in its room before others have read there: what they have is no value.
+            self.barrier()  # now the rooms may be written to again
+        # A rank may be interrupted after it has come to the barrier, and overwrite its
+        # room by its reply before others have read it. The command is aborted then.
         if self._control.aborted:
             raise Aborted
         return [pickle.loads(of_rank) for of_rank in whole]
@@ -184,14 +186,14 @@ class SharedMemoryComm:
 
 
 def find_places(control: Control, rank: int) -> np.ndarray:
-    """Return where in the control segment this rank's and all ranks' numbers are."""
+    """Return indices of meetings' numbers in the control segment, for compiled code."""
     every = [control.rank_word(r, BARRIER) for r in range(control.size)]
     return np.array([every[rank], rank, control.looks, *every])
 
 
 @intrinsic
 def load(typing_context: Any, words: Any, index: Any) -> tuple:
-    """Return a word, as it is in memory now."""
+    """Load a word atomically."""
 
     def generate(context, builder, signature, arguments):
         place = pointer(context, builder, signature, arguments)
@@ -202,7 +204,7 @@ def load(typing_context: Any, words: Any, index: Any) -> tuple:
 
 @intrinsic
 def store(typing_context: Any, words: Any, index: Any, value: Any) -> tuple:
-    """Store a word after everything that was stored before, for all ranks to see."""
+    """Store a word atomically; who sees it also sees all that was stored before."""
 
     def generate(context, builder, signature, arguments):
         place = pointer(context, builder, signature, arguments)
@@ -213,9 +215,9 @@ def store(typing_context: Any, words: Any, index: Any, value: Any) -> tuple:
 
 
 def _number_after(last, command):
-    """Return the number of the meeting that comes after a rank's last one."""
-    # A command that was aborted leaves the ranks at different numbers. Each begins
-    # the next one from a number that none has reached.
+    """Return the number of the next meeting, after a rank's last one, in a command."""
+    # An aborted command leaves ranks at different numbers. The next command begins with
+    # a number that none has reached.
     first = command * _COUNTS
     return (last if last > first else first) + 1
 
@@ -225,13 +227,13 @@ _compiled_number_after = compile_kernel(_number_after)
 
 @compile_kernel
 def next_number(words, places):
-    """Return the number of the meeting that this rank comes to next."""
+    """Return the number of this rank's next meeting."""
     return _compiled_number_after(words[places[OWN]], words[COMMAND])
 
 
 @compile_kernel
 def meet(words, places, number):
-    """Say that this rank has come to a meeting, and watch for the others."""
+    """Come to a meeting, and watch for the others; return WAIT, MET or WAKE."""
     store(words, places[OWN], number)
     if all_came(words, places, number):
         for k in range(FIRST, places.size):
@@ -249,7 +251,7 @@ def meet(words, places, number):
 
 @compile_kernel
 def all_came(words, places, number):
-    """Tell whether all ranks have come to a meeting."""
+    """Return whether all ranks have come to a meeting."""
     came = True
     for k in range(FIRST, places.size):
         came &= load(words, places[k]) >= number
@@ -258,6 +260,6 @@ def all_came(words, places, number):
 
 @compile_kernel
 def must_sleep(words, places, number):
-    """Say that this rank is going to sleep, unless all have come."""
+    """Set this rank's ASLEEP; return whether some rank has not come yet."""
     store(words, places[OWN] + _SLEEPS, 1)
     return not all_came(words, places, number)

@@ -1,9 +1,9 @@
-"""All-reduces of few values, as fast as ranks can meet: one compiled call, one meeting.
+"""All-reduces of few values, by one compiled call and one meeting.
 
-Where the values are few, dividing the work costs more than the work. So every rank
-combines all values itself, and no second meeting is needed for the results. Two sets of
-slots take turns: a rank that is ahead writes to one while a slower rank reads the
-other, and it cannot be further ahead than that.
+To divide the work takes longer than the work itself. So every rank combines all values,
+and the results need no second meeting. Two sets of slots take turns: a rank that is
+ahead writes to one set while a slower rank reads the other. It cannot be further ahead,
+as the next meeting needs the slower rank.
 """
 
 from __future__ import annotations
@@ -36,28 +36,30 @@ from .shm import (
 )
 
 _MISFIT = 4
-assert max(WAIT, MET, WAKE) < _MISFIT  # it is added to these
+"""Added to a state of `meet` if the values of some rank do not fit."""
+assert max(WAIT, MET, WAKE) < _MISFIT
 
 _SET, _STRIDE, _START, _RUNS, _OPS = range(5)
-"""How the values of a dtype lie in the slots: elements from one set of slots to the
-other, from one rank's slot to the next, and from a slot's beginning to the values; the
-number of runs. From _OPS on their ops, and then where in the values each stops."""
+"""Indices into an array that says how the values of a dtype lie in the slots: elements
+from one set of slots to the other, from one rank's slot to the next, and from a slot's
+beginning to the values; the number of runs; from _OPS on the ops of all runs, and then
+the element at which each run stops."""
 
 
 class SmallBuffer(StageBuffer):
-    """A buffer for few values: two sets of slots, of one for each rank."""
+    """A buffer for few values: two sets of slots, with a slot for each rank."""
 
     def __init__(
-        self, comm: SharedMemoryComm, plan: FlatLayout, shared: SharedRows
+        self, comm: SharedMemoryComm, layout: FlatLayout, shared: SharedRows
     ) -> None:
-        super().__init__(comm, plan, shared)
+        super().__init__(comm, layout, shared)
         self._slots = shared.rows.reshape(2, comm.size, -1)
-        if plan.runs[-1].end <= comm.slots.shape[2]:
-            self._slots = comm.slots  # beside the word that tells of a meeting
-        # What this rank gives, and then the result.
-        self._values = np.zeros(plan.nbytes, np.uint8)
-        self._views = views_of(plan, self._values)
-        # numpy takes a third of the time for one number if it is told that it is one.
+        if layout.runs[-1].end <= comm.slots.shape[2]:
+            self._slots = comm.slots  # on the cache line of the meeting's number
+        # This rank's values, and after the meeting the results.
+        self._values = np.zeros(layout.nbytes, np.uint8)
+        self._views = views_of(layout, self._values)
+        # ``view[()] = value`` takes a third of the time of ``view[...] = value``.
         self._places = [
             (i, view.dtype, view.shape, view, ... if view.ndim else ())
             for i, view in enumerate(self._views)
@@ -65,7 +67,7 @@ class SmallBuffer(StageBuffer):
         self._shares = comm.shares
         first, *others = [
             self._arguments(dtype, list(some))
-            for dtype, some in groupby(plan.runs, lambda run: run.dtype)
+            for dtype, some in groupby(layout.runs, lambda run: run.dtype)
         ]
         where = comm.words, comm.places
         self._meet = partial(_all_reduce, *where, self.serial, *first)
@@ -73,7 +75,7 @@ class SmallBuffer(StageBuffer):
         self._others = [partial(_combine_all, *where, *other) for other in others]
 
     def _arguments(self, dtype: str, runs: list[ValueRun]) -> tuple[np.ndarray, ...]:
-        """Return what the kernels take for the values of a dtype."""
+        """Return the kernels' arguments for the values of a dtype."""
         values = self._values[runs[0].start : runs[-1].end].view(dtype)
         wide = np.empty(values.size, accumulator("sum", values.dtype))
         return *flat_slots(self._slots, runs), self._shares, wide, values
@@ -85,7 +87,7 @@ class SmallBuffer(StageBuffer):
         weights: Sequence[float],
         times: Times,
     ) -> list[np.ndarray] | None:
-        """Combine the ranks' values; return None, on all, if any rank's do not fit."""
+        """Combine the ranks' values; return None, on all ranks, if any do not fit."""
         fits = True
         if values is not None:
             for i, dtype, shape, view, where in self._places:
@@ -99,21 +101,21 @@ class SmallBuffer(StageBuffer):
         if fits:
             fits = self._combine(comm, weights)
         else:
-            comm.agree(-1)  # a meeting like the others', who see the word
-        times.spent(timing.WAIT, self._nbytes)  # meeting takes longer than combining
+            comm.agree(-1)  # the same meeting as the others', which see the word
+        times.spent(timing.WAIT, self._nbytes)  # most of the time is the meeting's
         return self._views if fits else None
 
     def _combine(self, comm: SharedMemoryComm, weights: Sequence[float]) -> bool:
-        """Combine the values of all ranks; tell whether those of all fit."""
-        if weights != comm.weights:  # they are the same call after call
-            comm.fractions(weights)  # in place, where the kernels have them
-        if self._others:  # the first dtype's are given by the kernel that meets
+        """Combine the values of all ranks; return whether all fit."""
+        if weights != comm.weights:  # mostly the same in every call
+            comm.fractions(weights)  # in place, in the array that the kernels have
+        if self._others:  # values of the first dtype are copied by `_meet`
             self._slots[comm.next_number() % 2, comm.rank] = self._values
         comm.phase[0] = MEETING
         state = self._meet()
         if state != MET:
-            comm.come(state % _MISFIT, comm.number)
-            if state == WAIT:  # all have come since
+            comm.arrive(state % _MISFIT, comm.number)
+            if state == WAIT:  # all have come by now
                 state = self._finish()
             if state >= _MISFIT:
                 return False
@@ -125,7 +127,8 @@ class SmallBuffer(StageBuffer):
 def flat_slots(
     slots: np.ndarray, runs: Sequence[ValueRun]
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return two sets of slots as elements one after the other, and where runs lie."""
+    """Return two sets of slots as one flat array, and the places of runs in it."""
+    # For the places see `_SET`.
     dtype, start = np.dtype(runs[0].dtype), runs[0].start
     last = (np.array(slots.shape[:2]) - 1) @ slots.strides[:2]
     flat = as_strided(slots, (int(last) + slots.shape[2],), (1,)).view(dtype)
@@ -137,11 +140,15 @@ def flat_slots(
 
 @compile_kernel
 def _all_reduce(words, places, word, slots, layout, shares, wide, values):
-    """Meet the others with values; return what `meet` does, and _MISFIT added to it."""
+    """Copy values to this rank's slot, meet, and combine; return a state of `meet`.
+
+    If the state is WAIT, nothing is combined yet. To another one, `_MISFIT` is added if
+    the values of some rank do not fit.
+    """
     number = next_number(words, places)
     mine = number % 2 * layout[_SET] + places[RANK] * layout[_STRIDE] + layout[_START]
     copy_block(slots[mine : mine + values.size], values)
-    # Before `meet`, which publishes it: whoever has met this rank sees slots and word.
+    # Before `meet`: a rank that has met this one sees its slot and its word.
     words[places[OWN] + WORD - BARRIER + number % 2] = word
     state = meet(words, places, number)
     if state == WAIT:
@@ -151,10 +158,10 @@ def _all_reduce(words, places, word, slots, layout, shares, wide, values):
 
 @compile_kernel
 def _finish(words, places, word, slots, layout, shares, wide, values):
-    """Combine the values of ranks that have come; return _MISFIT if some are others."""
+    """Combine values when all ranks have come; return _MISFIT if some do not fit."""
     to_word = WORD - BARRIER + words[places[OWN]] % 2
     for k in range(FIRST, places.size):
-        # All ranks see the same words, so all come to the same answer without asking.
+        # All ranks read the same words, so all return the same.
         if words[places[k] + to_word] != word:
             return _MISFIT
     _combine_all(words, places, slots, layout, shares, wide, values)
@@ -163,7 +170,7 @@ def _finish(words, places, word, slots, layout, shares, wide, values):
 
 @compile_kernel
 def _combine_all(words, places, slots, layout, shares, wide, values):
-    """Combine the values of one dtype of ranks that have come."""
+    """Combine the values of one dtype, when all ranks have come."""
     of_set = slots[words[places[OWN]] % 2 * layout[_SET] :]
     runs, ops, begin = layout[_RUNS], layout[_OPS:], 0
     for k in range(runs):
@@ -175,7 +182,7 @@ def _combine_all(words, places, slots, layout, shares, wide, values):
 
 
 def warm(dtype: np.dtype) -> None:
-    """Have the kernels for a dtype compiled."""
+    """Compile the kernels for a dtype."""
     run = ValueRun(dtype.str, "sum", 0, dtype.itemsize)
     words, places = np.zeros(16, np.int64), np.array([BARRIER, 0, 0, BARRIER])
     given = flat_slots(np.zeros((2, 1, dtype.itemsize), np.uint8), [run])

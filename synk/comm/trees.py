@@ -1,9 +1,9 @@
 """All-reduces of values that are combined in a tree over blocks of rows.
 
-Ranks hand on stacks of subtrees, and not one value each (see `reduce_tree`). Every rank
-reads those of all and comes to the same result, so that one meeting is enough. Two sets
-of slots take turns, as in `small`. Of many values each rank combines a part, which all
-read after another meeting.
+A rank gives a stack of subtrees, and not one value (see `reduce_tree`). Every rank
+reads all stacks and computes the same result, so one meeting is enough. Two sets of
+slots take turns, as in `small`. If there are many values, each rank combines a part of
+them, and all read the results after another meeting.
 """
 
 from __future__ import annotations
@@ -19,37 +19,37 @@ from .buffers import KeyedBuffers, SharedRows, make_shared_rows
 from .shm import FIRST, MET, OWN, RANK, SharedMemoryComm, meet, next_number
 
 DIVIDED = 1 << 12
-"""Values of all entries from which on each rank combines a part of them."""
+"""If a subtree has at least so many values, each rank combines a part of them."""
 
 
 class TreeBuffers(KeyedBuffers["TreeBuffer"]):
-    """What one rank hands its subtrees on by, for each key that all ranks use alike."""
+    """One rank's buffers for subtrees, by key."""
 
     def reduce(
         self, key: tuple, given: Subtrees | None, cut: BlockCut, times: Times
     ) -> list[np.ndarray]:
-        """Combine the ranks' subtrees; a rank that has no rows gives None."""
+        """Combine the ranks' subtrees; a rank without rows gives None."""
         buffer = self._buffers.get(key)
         results = None
         if buffer is None:
-            self._comm.agree(-1)  # others may have one
+            self._comm.agree(-1)  # other ranks may have one
         else:
             results = buffer.reduce(self._comm, given, cut, times)
-        if results is None:  # on all ranks: each has seen the words of all
+        if results is None:  # on all ranks, as each has read the words of all
             self._drop(key)
-            buffer = self._buffers[key] = self._made(given, cut)
+            buffer = self._buffers[key] = self._make(given, cut)
             results = buffer.reduce(self._comm, given, cut, times)
             assert results is not None, "the ranks' buffers differ"
         return results
 
-    def _made(self, given: Subtrees | None, cut: BlockCut) -> TreeBuffer:
-        """Make a buffer for other values, or more of them, together with all ranks."""
+    def _make(self, given: Subtrees | None, cut: BlockCut) -> TreeBuffer:
+        """Make a buffer for other columns or more subtrees, together with all ranks."""
         comm = self._comm
-        # A rank without rows has no columns of its own, and takes another's.
+        # A rank without rows has no columns, and takes another rank's.
         told = comm.exchange(None if given is None else given.columns.each)
         kinds = next(each for each in told if each is not None)
         columns = Columns([column[1:] for column in kinds])
-        # The last row is of the results.
+        # The last row is for the results.
         shape = 2 * comm.size * cut.most + 1, columns.width
         shared = make_shared_rows(comm, self._attachments, shape, np.float64)
         slots = shared.rows[:-1].reshape(2, comm.size, cut.most, columns.width)
@@ -57,10 +57,10 @@ class TreeBuffers(KeyedBuffers["TreeBuffer"]):
 
 
 class TreeBuffer:
-    """Where ranks hand their subtrees on, as one of them sees it.
+    """One rank's end of a buffer in which ranks combine their subtrees.
 
-    The `slots`, of shape (2, ranks, subtrees, columns.width), are in `shared`, of which
-    the last row is for the results.
+    `slots`, of shape (2, ranks, subtrees, columns.width), are views of the rows of
+    `shared` but the last, which is for the results.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class TreeBuffer:
     ) -> None:
         self.shared = shared
         self._columns, self._slots = columns, slots
-        self._known = columns  # the rank's own, once it was found to be the same
+        self._known = columns  # the rank's last columns that were equal to these
         self._none = np.empty((0, columns.width))
         self._is_divided = columns.width >= DIVIDED
         self._total = shared.rows[-1] if self._is_divided else np.empty(columns.width)
@@ -76,7 +76,8 @@ class TreeBuffer:
         if self._is_divided:
             ranks = slots.shape[1]
             start, stop = stop * rank // ranks, stop * (rank + 1) // ranks
-        # What this rank combines, and what of it is averaged and multiplied.
+        # The part of the columns that this rank combines, and the ranges in it that are
+        # averaged and multiplied.
         averages, products = (
             np.clip(ranges - start, 0, stop - start)
             for ranges in (columns.averages, columns.products)
@@ -99,18 +100,18 @@ class TreeBuffer:
         entries = self._none if given is None else given.entries
         fits = cut.most <= self._slots.shape[2]
         if not fits or not (given is None or self._fits(given.columns)):
-            comm.agree(-1)  # a meeting like the others', who see the word
+            comm.agree(-1)  # the same meeting as the others', which see the word
             times.spent(WAIT)
             return None
         words, places, word = comm.words, comm.places, self.shared.serial
         comm.phase[0] = MEETING
-        state = _hand_on(words, places, word, self._slots, entries)
+        state = _give(words, places, word, self._slots, entries)
         if state != MET:
-            comm.come(state, comm.number)
+            comm.arrive(state, comm.number)
         times.spent(WAIT)
         part, averages, products, total = self._part
         how = cut.counts, cut.levels, cut.start, averages, products, cut.rows
-        if not _taken(words, places, word, part, *how, total):
+        if not _combined(words, places, word, part, *how, total):
             return None
         if self._is_divided:
             times.spent(REDUCE, entries.nbytes)
@@ -122,20 +123,20 @@ class TreeBuffer:
 
 
 @compile_kernel
-def _hand_on(words, places, word, slots, entries):
-    """Give this rank's subtrees, and meet the others; return what `meet` does."""
+def _give(words, places, word, slots, entries):
+    """Copy this rank's subtrees to its slot, and meet the others; return the state."""
     number = next_number(words, places)
     mine = slots[number % 2, places[RANK]]
     for k in range(entries.shape[0]):
         for i in range(entries.shape[1]):
             mine[k, i] = entries[k, i]
-    # Before `meet`, which publishes it: whoever has met this rank sees slots and word.
+    # Before `meet`: a rank that has met this one sees its slot and its word.
     words[places[OWN] + WORD - BARRIER + number % 2] = word
     return meet(words, places, number)
 
 
 @compile_kernel
-def _taken(
+def _combined(
     words,
     places,
     word,
@@ -148,11 +149,11 @@ def _taken(
     rows,
     total,
 ):
-    """Combine the subtrees of ranks that have come; tell if all were of this buffer."""
+    """Combine subtrees when all ranks have come; return False if some do not fit."""
     turn = words[places[OWN]] % 2
     to_word = WORD - BARRIER + turn
     for k in range(FIRST, places.size):
-        # All ranks see the same words, so all come to the same answer without asking.
+        # All ranks read the same words, so all return the same.
         if words[places[k] + to_word] != word:
             return False
     entries = np.empty((levels.size, total.size))

@@ -37,7 +37,7 @@ from ..times.timing import UNCOUNTED, Times
 class VariableBuffers(FlatBuffers):
     """One rank's buffers for lists of variables; a key begins with their numbers."""
 
-    def _kind_of_buffer(self, plan: FlatLayout) -> tuple[type[StageBuffer], int]:
+    def _kind_of_buffer(self, layout: FlatLayout) -> tuple[type[StageBuffer], int]:
         return _VariableBuffer, self._comm.size
 
     def clear(self, key: tuple, variables: Mapping[int, SharedVariable]) -> None:
@@ -64,14 +64,16 @@ class _Side:
     """One side: rows of all ranks, views of this rank's row, and its reductions."""
 
     def __init__(
-        self, comm: SharedMemoryComm, plan: FlatLayout, rows: np.ndarray
+        self, comm: SharedMemoryComm, layout: FlatLayout, rows: np.ndarray
     ) -> None:
         self.row = rows[comm.rank]
-        self.places = views_of(plan, self.row)
-        self.runs = [rows[:, run.start : run.end].view(run.dtype) for run in plan.runs]
+        self.places = views_of(layout, self.row)
+        self.runs = [
+            rows[:, run.start : run.end].view(run.dtype) for run in layout.runs
+        ]
         self.reductions = [
             DividedAllReduce(comm, run.op, values, values)
-            for run, values in zip(plan.runs, self.runs, strict=True)
+            for run, values in zip(layout.runs, self.runs, strict=True)
         ]
         # Whether the last results went to the other side; None after an interrupt.
         self._is_apart: bool | None = False
@@ -94,10 +96,10 @@ class _VariableBuffer(FlatBuffer):
     """The rows of one list of variables, as one rank sees them."""
 
     def _prepare(
-        self, comm: SharedMemoryComm, plan: FlatLayout, rows: np.ndarray
+        self, comm: SharedMemoryComm, layout: FlatLayout, rows: np.ndarray
     ) -> np.ndarray:
-        self._plan, self._shape = plan, rows.shape
-        self._sides = [_Side(comm, plan, rows)]
+        self._layout, self._shape = layout, rows.shape
+        self._sides = [_Side(comm, layout, rows)]
         self._side = 0
         self._second: SharedRows | None = None
         return self._sides[0].row
@@ -144,7 +146,7 @@ class _VariableBuffer(FlatBuffer):
                 # New attachments, so that only arrays keep the memory: values may
                 # outlive the buffer.
                 self._second = make_shared_rows(comm, Attachments(), self._shape)
-                self._sides.append(_Side(comm, self._plan, self._second.rows))
+                self._sides.append(_Side(comm, self._layout, self._second.rows))
         side.reduce(weights, self._sides[to])
         comm.barrier()
         # Last: until all ranks are done, the values are where they were.

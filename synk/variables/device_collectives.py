@@ -71,7 +71,7 @@ def worker_broadcast(
     def by_transport(transport: Any, dtype: str, some: list[int]) -> list[Any]:
         group = _as_one(dtype, tuple(kinds[number][1] for number in some))
         if context.rank:
-            flat = group.nothing()
+            flat = group.neutral_array()
         else:
             flat = group.pack([values[number] for number in some], np.float64(1))
         if group.elements:
