@@ -29,7 +29,7 @@ from ..reduce_ops import OPS, REDUCE_OPS, OutputOp, check_dtype, check_op
 from ..user_frames import callers_level
 from .cut_rows import cut_rows
 from .settling import check_tensor, settle
-from .sizes import collecting_filled
+from .sizes import filled_sizes
 from .spec import UNNAMED, Asked, FunctionSpec
 
 _CHOICES = {
@@ -106,7 +106,7 @@ def make_spec(
 
 
 def _settled(asked: Asked, careful: bool) -> FunctionSpec:
-    with collecting_filled(asked.all_inputs, careful) as filled:
+    with filled_sizes(asked.all_inputs, careful) as filled:
         spec = settle(asked)
     return spec if asked.is_local else replace(spec, filled=filled)
 

@@ -101,9 +101,7 @@ def cut_rows(
     if not found:
         return None
     graph = clone_replace(graph, finder.replaced(found))
-    graph = clone_replace(
-        graph, _with_any_number_of_rows(graph, cut), rebuild_strict=False
-    )
+    graph = clone_replace(graph, _with_any_rows(graph, cut), rebuild_strict=False)
     shapes = {}  # of sources, which become inputs
     for node in io_toposort([], graph):
         if isinstance(node.op, Shape) and node.inputs[0] in cut.sources:
@@ -244,9 +242,7 @@ class _Finder:
         return node.op.make_node(*inputs).outputs[0]
 
 
-def _with_any_number_of_rows(
-    graph: Sequence[Variable], cut: CutRows
-) -> dict[Variable, Variable]:
+def _with_any_rows(graph: Sequence[Variable], cut: CutRows) -> dict[Variable, Variable]:
     """Return, by variable with a fixed number of rows, one with any number.
 
     ``x.reshape((batch_size, 1, 28, 28))`` holds for all rows of a call, but not for a

@@ -140,9 +140,7 @@ _collecting: ContextVar[_Collecting | None] = ContextVar("_collecting", default=
 
 
 @contextlib.contextmanager
-def collecting_filled(
-    inputs: Iterable[Variable], careful: bool
-) -> Iterator[list[Filled]]:
+def filled_sizes(inputs: Iterable[Variable], careful: bool) -> Iterator[list[Filled]]:
     """Collect the sizes that each call has to check; the list is filled at the end.
 
     With `careful`, no rows are taken to fill groups, and nothing is collected.

@@ -210,7 +210,7 @@ class _Cutter:
         self.drawn = _drawn_once(nodes, self.on_rows, self.commons)
         self.written = self._written(nodes) if in_place else {}
         self.draws_first = in_place and not in_slices and spec.draws_first
-        self.early_draws = set(spec.early_draws or ())
+        self.early = set(spec.early_draws or ())
 
     def _classify(self, node) -> None:
         """Note the level of a node's outputs, and whether they are free to compute."""
@@ -316,9 +316,7 @@ class _Cutter:
         def is_drawn(var: Variable) -> bool:
             if var.owner is None or is_given(var):
                 return False
-            if var in self.early_draws:
-                return True
-            return bool(_streams([var, *var.owner.inputs]))
+            return var in self.early or bool(_streams([var, *var.owner.inputs]))
 
         ends = _walk(merged.wants, lambda var: is_given(var) or is_drawn(var))
         found = dict.fromkeys(filter(is_drawn, ends))
@@ -328,9 +326,7 @@ class _Cutter:
         # Row values of earlier stages may have been computed in blocks. So the drawing
         # part receives only their draws, and computes shapes of other values itself.
         def is_received(var: Variable) -> bool:
-            return is_given(var) and not (
-                var in self.on_rows and var not in self.early_draws
-            )
+            return is_given(var) and (var not in self.on_rows or var in self.early)
 
         return self._part(found, is_received, want), rest
 

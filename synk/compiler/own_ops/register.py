@@ -34,14 +34,7 @@ from ..padded import Made, Padder, is_padded, plain
 from ..rules.base import any_function, name, takes_streams
 from ..rules.reductions import fold
 from ..table import entry_of, known, known_classes
-from .sharding import (
-    Sharding,
-    check_registrable,
-    classes,
-    enter,
-    registered,
-    shardings_of,
-)
+from .sharding import Sharding, check_registrable, classes, registered, shardings_of
 
 _NOTHING: Any = object()
 
@@ -153,8 +146,9 @@ def register_all(pairs: Iterable[tuple[Any, Any]]) -> None:
     A rank does so with what the master has registered, also after the fork.
     """
     for op, said in pairs:
-        enter(op, said)
         cls = op if isinstance(op, type) else type(op)
+        registered[op] = said
+        classes.add(cls)
         known(cls, placement=own_op, padded=own_padded, length=own_length)
 
 

@@ -223,12 +223,6 @@ classes: set[type[Op]] = set()
 """The registered classes, and the classes of registered Ops."""
 
 
-def enter(op: type[Op] | Op, said: Any) -> None:
-    """Enter a sharding in the registry."""
-    registered[op] = said
-    classes.add(op if isinstance(op, type) else type(op))
-
-
 def is_registered(op: Op) -> bool:
     """Return whether an Op, or a class that it is of, is registered."""
     return _key_of(op) is not None

@@ -57,13 +57,9 @@ def place(spec: PlacedSpec) -> tuple[PlacedSpec, Known]:
     collectives were placed in a graph with exponentials, `place` stabilises the graph
     first and places it again.
     """
-    graph = [
-        var for i, var in enumerate(spec.outputs) if i not in spec.unplaced_outputs
-    ]
-    pairs = [
-        pair for i, pair in enumerate(spec.updates) if i not in spec.unplaced_updates
-    ]
-    graph += [new for _, new in pairs]
+    outputs, updates = spec.unplaced_outputs, spec.unplaced_updates
+    graph = [var for i, var in enumerate(spec.outputs) if i not in outputs]
+    graph += [new for i, (_, new) in enumerate(spec.updates) if i not in updates]
     written = io_toposort([], graph)
     placed, known = _Placing(spec, written, graph).done()
     if placed.needs and any(map(_may_overflow, written)):
@@ -81,12 +77,9 @@ class _Placing:
     ) -> None:
         self.spec, self.plain = spec, graph
         self.outputs, self.updates = list(spec.outputs), list(spec.updates)
-        self.output_places = [
-            i for i in range(len(self.outputs)) if i not in spec.unplaced_outputs
-        ]
-        self.update_places = [
-            i for i in range(len(self.updates)) if i not in spec.unplaced_updates
-        ]
+        n, m = len(self.outputs), len(self.updates)
+        self.output_places = [i for i in range(n) if i not in spec.unplaced_outputs]
+        self.update_places = [i for i in range(m) if i not in spec.unplaced_updates]
         known = rows_of(spec.counted, spec.uncounted)
         call, rows = CallVariables.new(), [*spec.counted, *spec.uncounted]
         self.whole = Whole(rows, known, call, has_marks(nodes))
