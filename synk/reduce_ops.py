@@ -1,4 +1,4 @@
-"""The reduce ops: what "avg", "sum", "prod", "min" and "max" do to values.
+"""The reduce ops "avg", "sum", "prod", "min" and "max", on values of numpy.
 
 The order of reduction is fixed (rank 0 first), so the same values give the same bits.
 Floating-point values are accumulated in the next wider type, and rounded once.

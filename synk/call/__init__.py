@@ -1,1 +1,1 @@
-"""What a call of a function does, in the master and on every rank."""
+"""Calls of functions: in the master, on every rank, and on other nodes."""

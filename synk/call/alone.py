@@ -39,7 +39,7 @@ class Alone:
         self.times = Times()
         self._last: tuple[int, CallKind, Subset] = -1, "step", ()
 
-    def change(self, is_alone: bool) -> None:
+    def prepare(self, is_alone: bool) -> None:
         """Prepare for a next call by rank 0 alone, or by all ranks."""
         self.was_last = is_alone
         if not is_alone:
@@ -76,7 +76,7 @@ class Alone:
         # updates in place, which could not be undone.
         kind: CallKind = "uncut" if programs.engine.ON_DEVICE else "step"
         if block:  # the same parts as on all ranks, for the same bits
-            kind, _ = self._plans.keeping(programs, kind, subset, rows.total, given)
+            kind, _ = self._plans.kept_kind(programs, kind, subset, rows.total, given)
             context.confinement.compute_with(one_thread=True)
         else:
             context.confinement.widen()

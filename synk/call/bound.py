@@ -50,7 +50,7 @@ class Options(NamedTuple):
 
 
 class Bound:
-    """What follows from the arguments of a call or a run: rows, cut, wanted outputs.
+    """The rows, their cut, and the wanted outputs of a call or a run.
 
     `values` are the arguments in the variant's order, scattered inputs first.
     """
@@ -87,7 +87,7 @@ class BoundCall(Bound):
     # -- whether the next call can use this object
 
     def _bind_again(self, given: CallValues) -> None:
-        """Note what `fits` compares, and whether later calls may use this object."""
+        """Set the state that `fits` compares, and whether later calls may use this."""
         spec, how = self.variant.spec, self.how
         sources = self.rows.sources
         data = given.values[: len(sources)]
@@ -115,8 +115,7 @@ class BoundCall(Bound):
     def fits(self, args: Sequence[Any], batch: Any) -> bool:
         """Return whether a call with default options can use this object; set its rows.
 
-        It can if session, plan, data and number of rows are as before, and what the
-        ranks hold still fits. The rows themselves may be others.
+        It can if session, data, number of rows and the ranks' variables are as before.
         """
         variant = self.variant
         if not SESSION.is_of(self._made_for) or len(args) != self._arguments:
@@ -218,7 +217,7 @@ class BoundCall(Bound):
                     raise
             start = perf_counter()
             self.choose_plan(given, self._may_be_alone)
-        plans.has_made_calls(planned)
+        plans.note_success(planned)
         times = self.variant.alone.times if self.is_alone else self._times
         times.returned(start, joined)
         return results
@@ -226,11 +225,10 @@ class BoundCall(Bound):
     def attempt(
         self, given: CallValues, then: Callable[[int, list], object] | None = None
     ) -> tuple[list, float]:
-        """Make the call by its plan, on all ranks or, if it fails, on none.
+        """Make the call by its plan; return outputs, and the time of the last reply.
 
-        Return the outputs and the time at which all ranks had replied. At the end
-        ``then(number of the function, outputs)`` is called; an exception of it undoes
-        the call.
+        ``then(number of the function, outputs)`` is called before the launch ends; an
+        exception in it undoes the call, as any other.
         """
         variant, subset, planned = self.variant, self.wanted.subset, self._planned
         if self.is_alone:
@@ -256,7 +254,7 @@ class BoundCall(Bound):
         return results, joined
 
     def _prepare(self, given: CallValues) -> None:
-        """Have all ranks compile what is missing; set what the launches need."""
+        """Have all ranks compile missing parts; set the attributes for launches."""
         variant, subset = self.variant, self.wanted.subset
         replicas, rows = self._planned.replicas, self.rows
         if any(source.state is not None for source in rows.sources):
@@ -275,7 +273,7 @@ class BoundCall(Bound):
         self._launch = variant.placement.launch(programs.streams(kind))
         self._label, self._times = programs.label, programs.times
         self._whole = programs.cut(kind, subset).inputs_read
-        self._what = replicas.number, subset, kind, self.num_slices, block
+        self._job = replicas.number, subset, kind, self.num_slices, block
         self._described: tuple | None = None
         self._windows: list | None = None
         self._for_workers: tuple = ()
@@ -296,10 +294,10 @@ class BoundCall(Bound):
         described, windows = stage(rows, given, SESSION.pool.stage, self._whole, known)
         if states or known is None or windows != self._windows:
             self._windows = windows
-            self._for_workers = ((self._what, described, windows, states),)
+            self._for_workers = ((self._job, described, windows, states),)
             if known is None or states:
                 unsaid = *rows[:2], list(map(tuple, rows.sources)), rows.batch_s
-                self._for_master = self._what, unsaid, (), states
+                self._for_master = self._job, unsaid, (), states
         if self._are_data and type(rows.selection) is slice:
             self._described = described
         return self._for_workers, self._for_master

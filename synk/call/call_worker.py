@@ -107,19 +107,19 @@ def _needs_compilation(task: Task, is_padded: bool) -> bool:
 class RankShare:
     """One rank's share of a call by all ranks, which it may make many times.
 
-    `message` describes the call, or one call of a run: (number of the function, subset
-    of outputs, `CallKind`, `num_slices`, rows of a block); `CallRows` as a tuple; the
-    broadcast inputs; the states of common random streams. Arrays are windows. In the
-    master's own message they are left out: see `set_arrays`. With `of_node` the ranks
-    of each machine make a call of their own, on their machine's rows.
+    `message` describes the call, or one call of a run: the job (number of the function,
+    subset of outputs, `CallKind`, `num_slices`, rows of a block); `CallRows`; broadcast
+    inputs; states of common random streams. Arrays are windows, and left out in the
+    master's message: see `set_arrays`. With `of_node` the ranks of each machine make a
+    call of their own, on their machine's rows.
     """
 
     def __init__(
         self, context: RankContext, message: tuple, of_node: bool = False
     ) -> None:
         self.start = perf_counter()
-        what, rows, constants, states = message
-        number, subset, kind, num_slices, block = what
+        job, rows, constants, states = message
+        number, subset, kind, num_slices, block = job
         programs = context.functions[number]
         context.activity = programs.label
         self.message, self._context, self._programs = message, context, programs
@@ -195,8 +195,7 @@ class RankShare:
     ) -> list[int]:
         """Return the number of rows of each rank: the weights of the ranks' values.
 
-        If rows are of sliceable variables alone, each rank knows only its own number,
-        and ranks exchange these.
+        Ranks exchange these numbers if all rows are of sliceable variables.
         """
         context = self._context
         if self._programs.spec.inputs:

@@ -442,7 +442,7 @@ class Function:
         for variant in self._variants.values():
             variant.train_as(workers, are_nodes)
 
-    # -- what it is
+    # -- properties
 
     @property
     def name(self) -> str | None:

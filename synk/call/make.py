@@ -51,7 +51,7 @@ def function(
         shared data, such as the number of a batch, each rank gets a part of the chosen
         rows: see :ref:`chosen-rows`.
     outputs : variable, (variable, op), or list or tuple of these, optional
-        What a call returns. The op says how the ranks' values are combined:
+        The outputs of a call. The op says how the ranks' values are combined:
         ``"avg"`` (weighted by the ranks' rows), ``"sum"``, ``"prod"``, ``"min"``,
         ``"max"``, ``"gather"`` (concatenated along axis 0, in the order of the rows) or
         None (rank 0's own value; with `num_slices` that of its last slice). Without an

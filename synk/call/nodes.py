@@ -67,35 +67,35 @@ class SentNumbers(NamedTuple):
 
 def encode_call(args: tuple, encoder: Encoder) -> tuple:
     """Return the message of a call for all nodes."""
-    ((what, rows, *others),) = args
-    (rows,) = _encoded([rows], what, encoder)
-    return ((what, rows, *others),)
+    ((job, rows, *others),) = args
+    (rows,) = _encoded([rows], job, encoder)
+    return ((job, rows, *others),)
 
 
 def encode_run(args: tuple, encoder: Encoder) -> tuple:
     """Return the message of a run for all nodes."""
-    (what, calls, *others), progress = args
-    return (what, _encoded(calls, what, encoder), *others), progress
+    (job, calls, *others), progress = args
+    return (job, _encoded(calls, job, encoder), *others), progress
 
 
-def _encoded(rows: Sequence[tuple], what: tuple, encoder: Encoder) -> list[tuple]:
+def _encoded(rows: Sequence[tuple], job: tuple, encoder: Encoder) -> list[tuple]:
     """Return the `CallRows` of calls with the same sources, for all nodes."""
-    number, subset, kind, *_ = what
+    number, subset, kind, *_ = job
     calls = [CallRows(*call) for call in rows]
     parts = encoder.context.size
     bounds: list[Any] = [
-        Cuts(call.total, parts, _block_of(call.bounds, what)) for call in calls
+        Cuts(call.total, parts, _block_of(call.bounds, job)) for call in calls
     ]
     programs = encoder.context.functions[number]
     if calls[0].sources and not programs.cut(kind, subset).inputs_read:
-        calls = _CallEncoder(encoder, calls, what).encoded()
+        calls = _CallEncoder(encoder, calls, job).encoded()
     pairs = zip(calls, bounds, strict=True)
     return [tuple(call._replace(bounds=cut)) for call, cut in pairs]
 
 
-def _block_of(bounds: list[int], what: tuple) -> int:
+def _block_of(bounds: list[int], job: tuple) -> int:
     """Return the rows of a block if ranks' bounds are at blocks, otherwise 1."""
-    block = what[-1] or 1
+    block = job[-1] or 1
     is_at_blocks = bounds == cuts(bounds[-1], len(bounds) - 1, block)
     return block if is_at_blocks else 1
 
@@ -103,13 +103,11 @@ def _block_of(bounds: list[int], what: tuple) -> int:
 class _CallEncoder:
     """Encodes the rows of calls whose ranks read only their own rows."""
 
-    def __init__(
-        self, encoder: Encoder, calls: Sequence[CallRows], what: tuple
-    ) -> None:
+    def __init__(self, encoder: Encoder, calls: Sequence[CallRows], job: tuple) -> None:
         self._encoder, self._calls = encoder, calls
         locate = encoder.context.array
         self._chosen: list[Any] = [located(locate, call.selection) for call in calls]
-        self._totals = [(call.total, _block_of(call.bounds, what)) for call in calls]
+        self._totals = [(call.total, _block_of(call.bounds, job)) for call in calls]
 
     def encoded(self) -> list[CallRows]:
         """Return the calls with sources and selections for all nodes."""
@@ -188,7 +186,7 @@ class _CallEncoder:
     ) -> tuple[Sent | None] | None:
         """Send rows that nodes do not keep; return None if all rows should be sent.
 
-        The tuple returned has what `send` gave, or None if nothing was left to send.
+        The tuple returned has a `Sent`, or None if there was nothing to send.
         """
         cache, left, totals = self._encoder.cache, [], []
         seen: set[Span] = set()
@@ -227,19 +225,19 @@ class _CallEncoder:
 
 def decode_call(args: tuple, here: Here, copies: Mapping[int, Copy]) -> tuple:
     """Return the message of a call for the ranks of this node."""
-    ((what, rows, *others),) = args
-    (rows,) = _decoded([rows], here, copies, what)
-    return ((what, rows, *others),)
+    ((job, rows, *others),) = args
+    (rows,) = _decoded([rows], here, copies, job)
+    return ((job, rows, *others),)
 
 
 def decode_run(args: tuple, here: Here, copies: Mapping[int, Copy]) -> tuple:
     """Return the message of a run for the ranks of this node."""
-    (what, calls, *others), progress = args
-    return (what, _decoded(calls, here, copies, what), *others), progress
+    (job, calls, *others), progress = args
+    return (job, _decoded(calls, here, copies, job), *others), progress
 
 
 def _decoded(
-    calls: Sequence[tuple], here: Here, copies: Mapping[int, Copy], what: tuple
+    calls: Sequence[tuple], here: Here, copies: Mapping[int, Copy], job: tuple
 ) -> list[tuple]:
     """Return the `CallRows` of calls, with windows of this node's memory."""
     sources = calls[0][2]
@@ -249,7 +247,7 @@ def _decoded(
     ]
     found, numbers = [], 0
     for selection, bounds, _, batch_s in calls:
-        total, block = bounds[-1], _block_of(bounds, what)
+        total, block = bounds[-1], _block_of(bounds, job)
         start, stop = here.rows((total, block))
         span = None
         if type(selection) is not SentNumbers:

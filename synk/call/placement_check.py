@@ -145,7 +145,7 @@ class PlacementCheck:
                 ledger.note_entry(entry, holding)
             else:
                 entry.known = entry.storage[0]  # like `mark_known`, but faster
-        self._see_read()
+        self._note_without_updates()
         if ledger.version != self._version and not self._not_replicated():
             self._parts, self._version = (), ledger.version
 
@@ -172,9 +172,9 @@ class PlacementCheck:
         else:
             for var, _ in self._spec.updates:
                 self._entries[var].mark_known()
-            self._see_read()
+            self._note_without_updates()
 
-    def _see_read(self) -> None:
+    def _note_without_updates(self) -> None:
         """Note changes of variables without updates: streams, and converted arrays."""
         for entry in self._streams:
             entry.mark_known()

@@ -23,7 +23,6 @@ from ..choice.engine import (
     asked_for,
     draws_among_rows,
     engine_asked_for,
-    engine_of,
     engines_for,
     kind_of,
     may_be_alone,
@@ -40,7 +39,7 @@ from ..choice.plan import (
 )
 from ..choice.work import KnownShapes, Work, nbytes_of, work_of
 from ..compiler.spec import FunctionSpec
-from ..engines import ENGINES, describe_mode, engine_named
+from ..engines import ENGINES, describe_mode, engine_for, engine_named
 from ..memory.partition import cuts
 from ..programs.programs import CallKind, Programs, Subset
 from ..ranks.pool import Pool, no_pool
@@ -63,7 +62,7 @@ class Planned(NamedTuple):
     replicas: Replicas
 
     def can_share_launch(self, other: Planned) -> bool:
-        """Return whether calls by `other` are made alike: engine, ranks and block."""
+        """Return whether `other` has the same engine, ranks and block."""
         mine, theirs = self.plan, other.plan
         how = mine.engine, mine.is_alone, mine.block
         return how == (theirs.engine, theirs.is_alone, theirs.block)
@@ -71,7 +70,7 @@ class Planned(NamedTuple):
     def block_and_kind(
         self, subset: Subset, num_slices: int = 1
     ) -> tuple[int, CallKind]:
-        """Return the rows of a block, or 0, and what a rank with rows runs.
+        """Return the rows of a block, or 0, and the kind of call on ranks with rows.
 
         A call in blocks has no slices: blocks serve for these. In blocks a single rank
         runs the stages of several ranks, too, so that the bits are the same.
@@ -156,20 +155,20 @@ class Plans:
         If so, later plans leave this engine out. Other errors are the call's own.
         """
         engine, engines = planned.plan.engine, self._engines()
-        if engine not in engines or self.are_proven(planned):
+        if engine not in engines or self.is_proven(planned):
             return False  # the script named the engine, or the engine has made calls
-        is_last = engines == (engine,) and engine == engine_of(None)
+        is_last = engines == (engine,) and engine == engine_for(None).name
         if is_last or not is_of_engine(error):
             return False
         self._failed.add(engine)
         self._by_scale.clear()
         return True
 
-    def are_proven(self, planned: Planned) -> bool:
+    def is_proven(self, planned: Planned) -> bool:
         """Return whether the plan's engine has made a call of this function."""
         return planned.plan.engine in self._proven
 
-    def has_made_calls(self, planned: Planned) -> None:
+    def note_success(self, planned: Planned) -> None:
         """Note that the plan's engine has made a call."""
         self._proven.add(planned.plan.engine)
 
@@ -202,20 +201,20 @@ class Plans:
         and keep, the terms that depend on the rows of `Data` alone. The rows returned
         hold the states by which ranks know that the data is unchanged.
         """
-        keeping, inputs = self.keeping(programs, kind, subset, rows.total, given)
+        found, inputs = self.kept_kind(programs, kind, subset, rows.total, given)
         if not inputs:
             return kind, rows
         values = [given.values[i] for i in inputs]
         states = [v._state if isinstance(v, Data) else None for v in values]
         if None in states or not isinstance(rows.selection, slice):
             # Blocks give the same bits only if the terms are a part of their own.
-            return keeping if block else kind, rows
+            return found if block else kind, rows
         sources = list(rows.sources)
         for i, state in zip(inputs, states, strict=True):
             sources[i] = sources[i]._replace(state=state)
-        return keeping, rows._replace(sources=sources)
+        return found, rows._replace(sources=sources)
 
-    def keeping(
+    def kept_kind(
         self,
         programs: Programs,
         kind: CallKind,
@@ -238,7 +237,7 @@ class Plans:
         inputs = self._inputs_kept[key]
         return ("kept", inputs) if inputs else (kind, ())
 
-    # -- what plans are chosen from
+    # -- choosing plans
 
     def _engines(self) -> tuple[str, ...]:
         """Return the engines to choose from; none if the script named a mode."""
@@ -346,7 +345,7 @@ class Plans:
         """Return the plan for a mode named by the script or the environment."""
         spec, asked = self._spec, engine_asked_for(self._spec)
         why = describe_mode(spec.mode) if asked is None else "by SYNK_ENGINE"
-        engine = asked or engine_of(spec.mode)
+        engine = asked or engine_for(spec.mode).name
         if not engine_named(engine).HAS_BLOCKS or draws_among_rows(spec):
             at_once = f"{why} goes through all rows of a rank at once"
             return Plan(asked, why=why, in_one_go=at_once)
@@ -374,7 +373,8 @@ class Plans:
         engine, replicas = plan.engine, self._as_made
         if engine is not None:
             if engine not in self._by_engine:
-                mode = None if engine == engine_of(None) else engine_named(engine).mode
+                is_default = engine == engine_for(None).name
+                mode = None if is_default else engine_named(engine).mode
                 spec = dataclasses.replace(self._spec, mode=mode)
                 self._by_engine[engine] = Replicas(spec)
             replicas = self._by_engine[engine]

@@ -40,7 +40,7 @@ class RunTimes:
     """Where the time of a run went, summed over its launches.
 
     `spent` leaves out calls that follow a compilation, and calls launched one by one.
-    It includes what a rank waits, at the end of a launch, for slower ranks.
+    It includes the time that a rank waits, at the end of a launch, for slower ranks.
     """
 
     def __init__(self) -> None:
@@ -137,7 +137,7 @@ class FunctionRun(Bound):
             planned, is_alone = variant.planned(rows, arrays, self.is_usual)
             kind = self._kind(planned, rows)
             alike = itertools.takewhile(partial(self._can_join, planned, kind), calls)
-            many = sum(1 for _ in alike) if plans.are_proven(planned) else 1
+            many = sum(1 for _ in alike) if plans.is_proven(planned) else 1
             launch = self._alone if is_alone else self._on_ranks
             start = perf_counter()
             try:
@@ -146,7 +146,7 @@ class FunctionRun(Bound):
                 if not plans.gives_up(planned, error):
                     raise
                 continue
-            plans.has_made_calls(planned)
+            plans.note_success(planned)
             yield results
             calls = calls[many:]
             times = planned.replicas.local().times
@@ -183,7 +183,7 @@ class FunctionRun(Bound):
             bounds = [call.bounds for call in calls]
             with placement.launch(programs.streams(kind), bounds) as launched:
                 block, _ = planned.block_and_kind(subset, self.num_slices)
-                what = replicas.number, subset, kind, self.num_slices, block
+                job = replicas.number, subset, kind, self.num_slices, block
                 rest = launched.states, launched.number, placement.workers
                 sources = [tuple(InputSource(array, 0, False)) for array in given[1]]
                 own = [(c.selection, c.bounds, sources, c.batch_s) for c in calls]
@@ -192,8 +192,8 @@ class FunctionRun(Bound):
                     sent = stage_all(calls, given, SESSION.pool.stage)
                 replies = SESSION.run_args(
                     worker_run,
-                    ((what, *sent, *rest), None),
-                    ((what, own, given.constants, *rest), report),
+                    ((job, *sent, *rest), None),
+                    ((job, own, given.constants, *rest), report),
                     self.how.timeout,
                     programs.label,
                 )
@@ -212,7 +212,7 @@ class FunctionRun(Bound):
         block, kind = planned.block_and_kind(subset, self.num_slices)
         if not block:
             return kind  # batches differ, so there are no terms to keep
-        return self.variant.plans.keeping(programs, kind, subset, rows, self.given)[0]
+        return self.variant.plans.kept_kind(programs, kind, subset, rows, self.given)[0]
 
     def _alone(
         self, planned: Planned, calls: list[CallRows], report: Any
@@ -292,7 +292,7 @@ def _in_launches(batches: Iterable, placement: PlacementCheck) -> Iterator[list]
                     yield taken
                 taken = []
         if not taken:
-            placement.check()  # brings what is set now, so that `set_among` is empty
+            placement.check()  # brings the values set so far to the ranks
         taken.append(batch)
 
 

@@ -77,8 +77,8 @@ def worker_run(
     number of the launch and, if calls are steps of a training rule, the number of its
     workers, or None. In the master's message there are arrays in place of windows.
     """
-    what, calls, constants, states, launch, workers = message
-    number, subset, kind, num_slices, _ = what
+    job, calls, constants, states, launch, workers = message
+    number, subset, kind, num_slices, _ = job
     context.transaction.begin(launch)
     programs = context.functions[number]
     worker_states(programs.streams(kind), states)
@@ -89,7 +89,7 @@ def worker_run(
     of_node = worker is not None and worker.is_node
 
     def share_of(rows: tuple) -> RankShare:
-        share = RankShare(context, (what, rows, (), ()), of_node)
+        share = RankShare(context, (job, rows, (), ()), of_node)
         share.task.constants = constants
         return share
 
@@ -122,11 +122,11 @@ def worker_run(
             # With `of_node`, `by_rank` has no rows of other machines.
             rows_by_call.append(part_lengths(bounds) if of_node else share.by_rank)
             if worker is not None:
-                context.transaction.have_met()  # the step stays, whatever fails next
+                context.transaction.note_met()  # the step stays, whatever fails next
                 worker.after_step(rows_by_call[-1])
             elif not meets and context.size > 1:  # stay one call apart: `transaction`
                 context.comm.barrier()
-                context.transaction.have_met()
+                context.transaction.note_met()
             timer.call_ended()
             if progress is not None:
                 progress()

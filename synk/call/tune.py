@@ -98,7 +98,7 @@ def _tuned(variant: Variant, values: Sequence[Any], how: Options) -> list[PlanTi
     def seconds(planned: Planned) -> float:
         """Make a call and undo it; return the seconds that the call took."""
         is_alone = planned.plan.is_alone
-        alone.change(is_alone)
+        alone.prepare(is_alone)
         bound.use_plan(planned, is_alone)
         restore, made = updates_kept(variant.spec), 0.0
 
@@ -119,7 +119,7 @@ def _tuned(variant: Variant, values: Sequence[Any], how: Options) -> list[PlanTi
     try:
         return _compare(variant.plans, rows, candidates, seconds)
     finally:
-        alone.change(False)
+        alone.prepare(False)
 
 
 def _compare(

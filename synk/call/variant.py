@@ -74,7 +74,7 @@ class Variant:
             planned.plan.is_alone and may_be_alone and self.placement.is_replicated
         )
         if is_alone is not self.alone.was_last:
-            self.alone.change(is_alone)
+            self.alone.prepare(is_alone)
         return planned, is_alone
 
 

@@ -30,7 +30,7 @@ from pytensor.tensor.special import LogSoftmax, Softmax
 from ..compiler.sizes import is_of_shapes
 from ..compiler.spec import FunctionSpec
 from ..compiler.table import entry_of
-from ..engines import ENGINES, are_settings_default, engine_for
+from ..engines import ENGINES, are_settings_default
 from ..engines.jax_bounds import INDEXING, index_entries
 from ..errors import SynkError
 from ..ops import COLLECTIVES, Local, is_collective
@@ -99,11 +99,6 @@ def is_settled(spec: FunctionSpec) -> bool:
     if spec.mode is not None or spec.precision is not None or spec.pad:
         return True
     return not are_settings_default()
-
-
-def engine_of(mode: Any) -> str | None:
-    """Return the name of the engine for a mode of PyTensor; None if it has none."""
-    return engine_for(mode).name
 
 
 def _are_alike(graph: list[Variable], is_inner: bool = False) -> bool:

@@ -30,7 +30,7 @@ class OverNodes:
         self._sums: dict[tuple[int, int], _Sum] = {}
 
     def add_up(self, given: np.ndarray, start: int, stop: int) -> None:
-        """Add elements `start` to `stop` of what all nodes' workers have given.
+        """Add elements `start` to `stop` of the vectors of all nodes' workers.
 
         `given` has a row for each rank of this node, or one; the first gets the sum.
         """

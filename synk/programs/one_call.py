@@ -139,14 +139,14 @@ class RankCall:
         if not self.spec.call_variables:
             return []
         call, total = self.spec.call, sum(self.weights)
-        told = {
+        values = {
             call.total: np.asarray(total),
             call.first: np.asarray(self.first_row),
             call.as_long: np.empty((total, 0), np.int8),
         }
         for i, var in call.none_of.items():
-            told[var] = np.empty((0, *self.rows[i].shape[1:]), np.int8)
-        return [told[var] for var in self.spec.call_variables]
+            values[var] = np.empty((0, *self.rows[i].shape[1:]), np.int8)
+        return [values[var] for var in self.spec.call_variables]
 
     @property
     def first_row(self) -> int:
@@ -188,7 +188,7 @@ class RankCall:
         reducer: Any = self.task.reducer  # never a GPU's: only numba has blocks
         key = *self._key, level, "tree"
         results = reducer.reduce_tree(key, self.handed, self.task.tree, self.times)
-        self._have_met(level)
+        self._note_met(level)
         self.values.update((var, results[place]) for var, place in handed.items())
         return [var for var in reduced if var not in handed]
 
@@ -198,10 +198,10 @@ class RankCall:
         in_tree = self.task.tree is not None  # then the buffer holds other values only
         return self.programs.number, self.kind == "slice", in_tree, self.subset
 
-    def _have_met(self, level: int) -> None:
+    def _note_met(self, level: int) -> None:
         """Note that ranks have met at this level, so that their last call stays."""
         if self.task.transaction is not None:
-            self.task.transaction.have_met()
+            self.task.transaction.note_met()
             self.task.transaction.phase[0] = COMPUTING + STAGE * (level + 1)
 
     def _meet(self, reduced: list[Variable], level: int) -> None:
@@ -209,7 +209,7 @@ class RankCall:
         given = None if self.is_idle else list(map(self._given_for, reduced))
         key, ops = (*self._key, level), list(map(_wire_op, reduced))
         results = self.task.reducer.reduce(key, given, ops, self.weights, self.times)
-        self._have_met(level)
+        self._note_met(level)
         self.values.update(zip(reduced, results, strict=True))
 
     def _given_for(self, reduced: Variable) -> Any:

@@ -124,7 +124,7 @@ class Transaction:
         self._stored[id(storage)] = [storage], [array]
         write()
 
-    def have_met(self) -> None:
+    def note_met(self) -> None:
         """Note that all ranks have made the last call, so that its changes stay."""
         launch, made, present, last = self._progress
         if last is not None:

@@ -244,7 +244,7 @@ def test_an_engine_that_does_not_know_an_op_is_left_for_another():
             facts = dataclasses.replace(USUAL, engines=(other,), kind=kind)
             assert choose(facts).engine == other
         planned = Planned(Plan(other), plans.last.replicas)
-        plans.has_made_calls(planned)
+        plans.note_success(planned)
         assert not plans.gives_up(planned, NotImplementedError("later"))
 
 
