@@ -1,9 +1,9 @@
-"""What all code has in common that numba compiles.
+"""`compile_kernel`: numba for synk's own loops, loaded quickly from numba's cache.
 
-Numba takes 0.25 s and 30 MB in each process to look through all that it could compile,
-even where it only loads what lies in its cache. Loading needs none of that; so it is
-left out there, which takes methods of numba's own, as in 0.65. Where there are none the
-usual way is gone; `test_machine_code.py` tells when it must be looked at again.
+In each process, numba takes 0.25 s and 30 MB to register all that it can compile, even
+to load code from its cache, which does not need that. `_Cache` leaves it out, by
+private methods of numba 0.65. If numba does not have them, its own cache is used;
+`test_machine_code.py` fails if they change.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ if "numba" not in sys.modules:
     try:
         os.sched_getaffinity(0)
     except OSError:
-        # A sandbox forbids it. Numba asks for the cores as it is imported, and would
-        # fail. It knows of systems that do not have the call.
+        # A sandbox forbids the call. Numba makes it at import, and would fail. Without
+        # the function, numba takes the system for one that has no such call.
         ask = os.sched_getaffinity
         del os.sched_getaffinity
         try:
@@ -37,11 +37,11 @@ from numba.extending import intrinsic
 
 
 class _Cache(FunctionCache):
-    """Numba's cache of a function, from which it is loaded without further ado."""
+    """Numba's cache of a function, which loads without registering all of numba."""
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
-        """Return what was compiled for a signature; None if it was not."""
-        rtsys.initialize(target_context)  # the code calls it
+        """Return the code for a signature from the cache; None if there is none."""
+        rtsys.initialize(target_context)  # the code calls numba's runtime
         with self._guard_against_spurious_io_errors():
             return self._load_overload(sig, target_context)
         return None
@@ -51,7 +51,7 @@ _is_known = hasattr(FunctionCache, "_load_overload")
 
 
 def compile_kernel(function: Callable) -> Callable:
-    """Compile with numba, from its disk cache where there is a place for one."""
+    """Return a function for numba to compile, with a cache on disk if possible."""
     made: Any = numba.njit(nogil=True, error_model="numpy")(function)
     try:
         made._cache = (_Cache if _is_known else FunctionCache)(function)
@@ -62,10 +62,10 @@ def compile_kernel(function: Callable) -> Callable:
 
 
 def _without_interrupts(compile_for: Callable[[Any], Any], sig: Any) -> Any:
-    """Load or compile a kernel; an interrupt of that waits until it is done.
+    """Load or compile a kernel; signal handlers run when that is done.
 
-    It would leave numba and LLVM in disorder, for good: nothing more could be compiled,
-    or the process would free memory twice.
+    An exception from a handler would break numba and LLVM in this process: they could
+    compile nothing more, or would free memory twice.
     """
     made: list[Any] = []
     with_signals_held_back(lambda: made.append(compile_for(sig)))
@@ -73,9 +73,9 @@ def _without_interrupts(compile_for: Callable[[Any], Any], sig: Any) -> Any:
 
 
 def pointer(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-    """Return where an element lies, in an intrinsic that takes an array and an index.
+    """Return LLVM's pointer to an element; the arguments are an array and an index.
 
-    It is called as numba calls an intrinsic's code generator.
+    The parameters are those of an intrinsic's code generator in numba.
     """
     array = context.make_array(signature.args[0])(context, builder, arguments[0])
     return builder.gep(array.data, [arguments[1]])
@@ -83,10 +83,10 @@ def pointer(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
 
 @intrinsic
 def array_at(typing_context: Any, address: Any, dtype: Any, length: Any) -> tuple:
-    """Return as many adjacent elements of a dtype as an array, from an address on.
+    """Return `length` adjacent elements of a dtype at an address, as an array.
 
-    `numba.carray` does the same. But who loads code with that in it must import a great
-    deal of numba first, for 0.1 s.
+    `numba.carray` does the same, but code with it loads 0.1 s later, as that imports
+    more of numba.
     """
 
     def generate(context, builder, signature, arguments):

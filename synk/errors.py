@@ -1,4 +1,4 @@
-"""The exceptions synk raises of its own; user mistakes are TypeError or ValueError."""
+"""The exceptions that synk defines; user mistakes are TypeError or ValueError."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ ORDINARY = (
     TypeError,
     ValueError,
 )
-"""What code that is called raises of itself. A handler of signals may raise something
-else at any line, as a script's own timeout: that is to reach the script as it is."""
+"""The errors that synk catches from code that it calls. A signal handler of the script
+may raise another exception at any line, as for a timeout: synk lets that through."""
 
 
 class SynkError(RuntimeError):
@@ -26,18 +26,18 @@ class StateError(SynkError):
 
 
 class SharedMemoryFull(SynkError, MemoryError):
-    """There is no memory for a segment; says how much is needed, and is free of what.
+    """There is not enough memory for a segment; says how much is needed, and is free.
 
-    Of the machine's memory, or of what a cgroup (a container) may have.
+    The limit is the machine's memory, or that of a cgroup (a container).
     """
 
 
 class ShapeMismatch(SynkError, ValueError):
-    """A collective needs equal shapes and the ranks have different ones."""
+    """A collective needs equal shapes, and the ranks have different ones."""
 
 
 class CheckpointError(SynkError, ValueError):
-    """A checkpoint is damaged, or does not have what is to be loaded from it."""
+    """A checkpoint is damaged, or does not contain all that should be loaded."""
 
 
 class SplitError(SynkError, ValueError):
@@ -57,9 +57,10 @@ class NotFinite(SynkError, FloatingPointError):
 
 
 class SplitWarning(UserWarning):
-    """Work that every rank repeats, or values that may not be the serial run's.
+    """Every rank repeats work, or values may differ from those of the serial run.
 
-    The latter with ``local=True``, and of variables that come to differ between ranks.
+    Values may differ with ``local=True``, and if ranks come to have different values of
+    a variable.
     """
 
 
@@ -68,7 +69,7 @@ class OversubscriptionWarning(UserWarning):
 
 
 class RankTimeout(SynkError, TimeoutError):
-    """A rank did not answer in time; shows where the ranks were, as Python stacks.
+    """A rank did not answer in time; shows the Python stacks of the ranks.
 
     The time is the ``timeout`` of the call, or else of :func:`synk.fork`. The ranks
     have been killed.
@@ -76,7 +77,7 @@ class RankTimeout(SynkError, TimeoutError):
 
 
 _SHOWN = 4
-"""Events that the text of a `WorkerDied` has."""
+"""How many events the text of a `WorkerDied` has."""
 
 
 class WorkerDied(SynkError):
@@ -91,19 +92,19 @@ class WorkerDied(SynkError):
     doing : str
         What it was doing, as "computing function 'f'"; "" if that is not known.
     stack : str
-        Its Python stack, if a signal such as SIGSEGV has had it written; else "".
+        Its Python stack, if it died by a signal such as SIGSEGV; else "".
     out_of_memory : bool or None
         Whether the kernel's out-of-memory killer has killed a process of this control
         group since the ranks were forked; None if that is not known.
     given_up : str
-        Why synk has killed it itself; "" if it has not.
+        Why synk itself has killed it; "" if it has not.
     history : tuple of str
         What it had done before: up to 256 events, each with its time before the last.
     advice : str
         What to do.
 
-    Where it is not known how the process ended, as the zygote was stopped, which alone
-    can tell, `signal` and `exitcode` are None.
+    `signal` and `exitcode` are None if it is unknown how the process ended. Only the
+    zygote knows that, and it may have been stopped.
     """
 
     advice = "call synk.recover() or synk.close()"
@@ -136,7 +137,7 @@ class WorkerDied(SynkError):
 
     @property
     def what_happened(self) -> str:
-        """All of this but the stack and the history."""
+        """One sentence about the death, without the stack and the history."""
         during = f" while {self.doing}" if self.doing else ""
         return f"{self.who} (pid {self.pid}) {self._how()}{during}{self._hint()}"
 
@@ -158,11 +159,12 @@ class WorkerDied(SynkError):
         return type(self), (*how, *why, self.history)
 
     def of_rank(self, rank: int) -> WorkerDied:
-        """Return the same death, of what is another rank to all nodes.
+        """Return this error with another rank: the number over all nodes.
 
         Parameters
         ----------
         rank : int
+            The rank's number among those of all nodes.
 
         Returns
         -------
@@ -173,7 +175,7 @@ class WorkerDied(SynkError):
 
     @property
     def who(self) -> str:
-        """Whose process it was."""
+        """The name of the process: "rank 1" or "the zygote"."""
         return "the zygote" if self.rank < 0 else f"rank {self.rank}"
 
     def _how(self) -> str:
@@ -202,7 +204,7 @@ class WorkerDied(SynkError):
 
 
 class RemoteTraceback(Exception):
-    """The traceback of an error on another rank, as text; its ``__cause__``."""
+    """The traceback of another rank's error as text, the ``__cause__`` of the error."""
 
     def __init__(self, text: str) -> None:
         super().__init__(text)
@@ -213,7 +215,7 @@ class RemoteTraceback(Exception):
 
 
 class RemoteError(SynkError):
-    """Stands for a rank's exception that cannot be pickled; holds its text."""
+    """An exception of a rank that cannot be pickled, as its text."""
 
 
 class Aborted(BaseException):

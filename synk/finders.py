@@ -1,17 +1,16 @@
-"""Names that `import` finds when synk has been imported, and nobody else has them.
+"""Import finders for ``theano`` and ``synkhronos``, if these are not installed.
 
-``import theano`` finds `synk.theano` where Theano itself is not installed, and in the
-same way ``import synkhronos`` finds `synk.synkhronos`. Two finders, so that a real
-package is never hidden:
+After ``import synk``, ``import theano`` finds `synk.theano`, and ``import synkhronos``
+finds `synk.synkhronos`. Two finders do this, and never hide an installed package:
 
-* `_Fallback` stands at the end of ``sys.meta_path`` and knows these two names only.
-  It is asked when everything else has failed to find the package.
-* `_Submodules` is put in front once such a name *is* a package of ours. The package's
-  own path would otherwise find ``theano.tensor`` as a second module beside
+* `_Fallback`, at the end of ``sys.meta_path``, knows these two names only. Python asks
+  it when all other finders have failed.
+* `_Submodules` is put in front once such a name is synk's package. Otherwise Python
+  would find ``theano.tensor`` by the package's path, as a second module beside
   `synk.theano.tensor`, and classes and functions would exist twice.
 
-Nothing of either package is imported before ``import theano`` or ``import synkhronos``.
-`_Lender` stands at the end, too, and lends Lasagne 0.1 a `pkg_resources`.
+Neither package is imported before ``import theano`` or ``import synkhronos``.
+`_Lender`, also at the end, provides a `pkg_resources` for Lasagne 0.1.
 """
 
 from __future__ import annotations
@@ -28,23 +27,23 @@ from types import ModuleType
 from typing import Any
 
 NAMES = {"theano": "synk.theano", "synkhronos": "synk.synkhronos"}
-"""The name of a package -> our package that answers to it."""
+"""The names that are found, and synk's package for each."""
 
 
 def register() -> None:
-    """Register the finders, unless ``SYNK_THEANO=0`` or they are there already."""
+    """Register the finders, unless ``SYNK_THEANO=0``; the second time has no effect."""
     if os.environ.get("SYNK_THEANO") == "0":
         return
     if not any(isinstance(finder, _Fallback) for finder in sys.meta_path):
         sys.meta_path += [_Fallback(), _Lender()]
-        # Lasagne's users cannot follow the advice of a `pkg_resources` that is there.
+        # An installed `pkg_resources` warns, and Lasagne's users cannot change that.
         warnings.filterwarnings(
             "ignore", "pkg_resources is deprecated", module=r"lasagne\Z"
         )
 
 
 class _Alias(Loader):
-    """Loads ``theano.x`` as the very module `synk.theano.x`."""
+    """Loads ``theano.x`` as the module object of `synk.theano.x`."""
 
     def __init__(self, spec: ModuleSpec) -> None:
         self._spec = spec
@@ -53,14 +52,14 @@ class _Alias(Loader):
         return importlib.import_module(self._spec.name)
 
     def exec_module(self, module: ModuleType) -> None:
-        # The import system has just written the alias's spec over the module's own,
-        # by which `importlib.reload` and `inspect` go.
+        # The import system has replaced the module's own spec by the alias's, but
+        # `importlib.reload` and `inspect` need its own.
         module.__spec__ = self._spec
         _share_loaded()
 
 
 def _alias_spec(fullname: str) -> ModuleSpec | None:
-    """Return the spec that makes `fullname` the module of ours it stands for."""
+    """Return a spec that loads `fullname` as synk's module; None if there is none."""
     top, dot, rest = fullname.partition(".")
     try:
         ours = importlib.util.find_spec(NAMES[top] + dot + rest)
@@ -74,21 +73,21 @@ def _alias_spec(fullname: str) -> ModuleSpec | None:
 
 
 def _share_loaded() -> None:
-    """Give every loaded module of ours the name that it answers to."""
+    """Enter every loaded module of synk's packages under its alias, too."""
     # Modules with the name of a function (``theano.tensor.var``) are loaded by their
-    # package before it defines the function. Importing them a second time under their
-    # other name would put the module in the function's place.
+    # package before it defines the function. Importing them again by their alias would
+    # replace the function by the module.
     for theirs, ours in NAMES.items():
         package = sys.modules.get(theirs)
         if package is None or package is not sys.modules.get(ours):
-            continue  # not imported, or a package that is installed has the name
+            continue  # not imported, or an installed package
         for name, module in list(sys.modules.items()):
             if name.startswith(ours + "."):
                 sys.modules.setdefault(theirs + name[len(ours) :], module)
 
 
 class _Submodules(MetaPathFinder):
-    """Finds ``theano.x`` where ``theano`` is `synk.theano`."""
+    """Finds ``theano.x`` if ``theano`` is `synk.theano`."""
 
     def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> Any:
         top, dot, _ = fullname.partition(".")
@@ -112,7 +111,7 @@ def _say_missing(fullname: str) -> str:
 
 
 class _Fallback(MetaPathFinder):
-    """Finds ``theano`` and ``synkhronos`` when nothing else did."""
+    """Finds ``theano`` and ``synkhronos`` if no other finder has."""
 
     def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> Any:
         if fullname not in NAMES:
@@ -122,30 +121,29 @@ class _Fallback(MetaPathFinder):
         return _alias_spec(fullname)
 
 
-# -- Lasagne 0.1 asks `pkg_resources` for its own version; here it gets an answer
+# -- `pkg_resources` for Lasagne 0.1, which asks it for Lasagne's version
 #
-# Its ``__init__.py`` ends so::
+# Lasagne's ``__init__.py`` ends with::
 #
 #     import pkg_resources
 #     __version__ = pkg_resources.get_distribution("Lasagne").version
 #     del pkg_resources
 #
-# That module was part of setuptools until version 82, and warns of its end in the last
-# versions that have it. One that is installed is never hidden, and ours is lent to
-# Lasagne alone, while Lasagne is being imported: others ask for `pkg_resources` to see
-# whether they may use it.
+# That module was part of setuptools until version 82, and gives a deprecation warning
+# in the last versions. An installed one is never hidden. synk's is there only while
+# Lasagne is being imported, as other packages test whether `pkg_resources` exists.
 
 _NAME = "pkg_resources"
 
 
 def _get_distribution(name: str) -> metadata.Distribution:
-    """Return a distribution, which has a `version`, and take the module back."""
+    """Return a distribution, which has a `version`, and remove the module."""
     sys.modules.pop(_NAME, None)
     return metadata.distribution(name)
 
 
 class _Lent(Loader):
-    """Makes the module."""
+    """Fills the module `pkg_resources` for Lasagne."""
 
     def exec_module(self, module: ModuleType) -> None:
         module.__doc__ = "What Lasagne 0.1 asks of setuptools' module of this name."
@@ -153,7 +151,7 @@ class _Lent(Loader):
 
 
 class _Lender(MetaPathFinder):
-    """Finds `pkg_resources` for Lasagne, where nothing else did."""
+    """Finds `pkg_resources` for Lasagne, if no other finder has."""
 
     def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> Any:
         if fullname != _NAME:

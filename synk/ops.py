@@ -1,8 +1,8 @@
-"""Symbolic collectives: combining ranks in the middle of a graph.
+"""Symbolic collectives: Ops that combine values of all ranks within a graph.
 
-Plain PyTensor compiles the Ops to the identity, which is what they are on one rank.
-`synk.function` cuts the graph at them (see `compiler.stages`). `AllRows` and `OwnRows`
-are words of the user's, for which the compiler puts collectives.
+Plain PyTensor compiles the Ops to the identity, as on one rank. `synk.function` cuts
+the graph at them (see `compiler.stages`). `AllRows`, `OwnRows` and `Local` are only
+marks: the compiler puts collectives in place of the first two.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ __all__ = ["all_gather", "all_reduce", "local"]
 
 
 class _Identity(Op):
-    """What on one rank, or compiled by plain PyTensor, hands on its first input."""
+    """An Op that returns its first input on one rank, and in plain PyTensor."""
 
     __props__: tuple[str, ...] = ()
     view_map = {0: [0]}  # noqa: RUF012  as PyTensor declares it
@@ -38,16 +38,16 @@ class _Identity(Op):
         return Apply(self, [x, *others], [x.type()])
 
     def perform(self, node: Apply, inputs: Sequence, output_storage: Sequence) -> None:
-        """Do nothing: this is what a rank alone computes."""
+        """Return the input, as on one rank."""
         output_storage[0][0] = inputs[0]
 
 
 class AllReduce(_Identity):
     """Combines a tensor over all ranks, element by element; every rank gets the result.
 
-    `gradient` is what the value is the gradient of, where `grad` has placed the Op. The
-    proof then looks at whether `op` fits; what the user has placed is meant so. With
-    `of_gather` it adds the cotangents of rows that were gathered.
+    `gradient` is the name of the variable by which the value is a gradient, if `grad`
+    has placed the Op: the proof then checks `op`. It does not check what the script has
+    placed. `of_gather`: the Op adds the cotangents of gathered rows.
     """
 
     __props__ = ("op",)
@@ -86,7 +86,7 @@ class AllReduce(_Identity):
 
 
 class AllGather(_Identity):
-    """Concatenates the rows of all ranks, where an operation needs all at once."""
+    """Concatenates the rows of all ranks; every rank gets the result."""
 
     op: OutputOp = "gather"
     gradient: str | None = None
@@ -105,18 +105,19 @@ class AllStack(Op):
         return Apply(self, [x], [x.type.clone(shape=(None, *x.type.shape))()])
 
     def perform(self, node: Apply, inputs: Sequence, output_storage: Sequence) -> None:
-        """Add an axis: this is what a rank alone computes."""
+        """Return the input with one more axis, as on one rank."""
         output_storage[0][0] = inputs[0][None]
 
 
 COLLECTIVES = (AllReduce, AllGather, AllStack)
-"""The Ops at which a graph is cut: ranks meet, and all get the same."""
+"""The Ops at which a graph is cut: ranks meet, and every rank gets the same result."""
 
 
 def is_collective(node: Apply) -> bool:
-    """Tell whether ranks meet at a node: it is asked of every node, and often.
+    """Return whether a node is a collective, at which ranks meet.
 
-    `isinstance` takes three times as long, as PyTensor's classes are abstract ones.
+    It is called often. `isinstance` would take three times as long, as PyTensor's
+    classes are abstract.
     """
     of: Any = type(node.op)
     return _is_collective(of)
@@ -128,7 +129,7 @@ def _is_collective(cls: type) -> bool:
 
 
 class Local(ViewOp):
-    """Marks a value as the rank's own; the compiler then leaves it as it is."""
+    """Marks a value as each rank's own; the compiler does not reduce it."""
 
     __props__ = ()
 
@@ -140,10 +141,10 @@ class Local(ViewOp):
 
 
 class AllRows(ViewOp):
-    """Says that all ranks are to have the rows of all.
+    """Marks a value whose rows of all ranks every rank should have.
 
-    In the serial run it is the identity, and so the rules take it. The compiler puts an
-    `AllGather` there (see `compiler.placement.placer` and `compiler.as_written`).
+    The rules of the proof take it for the identity, as in the serial run. The compiler
+    puts an `AllGather` there (`compiler.placement.placer`, `compiler.as_written`).
     """
 
     __props__ = ()
@@ -159,10 +160,10 @@ class AllRows(ViewOp):
 
 
 class OwnRows(_Identity):
-    """Says that of a value for all rows, added over the ranks, each is to have its own.
+    """Marks a value of all rows; each rank should get its rows of the sum over ranks.
 
-    The transpose of `AllRows`, a reduce-scatter. In the serial run it is the identity,
-    and so the rules take it. The second input is what the ranks have rows of.
+    This is a reduce-scatter, the transpose of `AllRows`. The rules of the proof take it
+    for the identity, as in the serial run. The second input has a rank's own rows.
     """
 
     def infer_shape(self, *args: Any) -> Sequence:
@@ -170,7 +171,7 @@ class OwnRows(_Identity):
         return args[-1][:1]
 
     def connection_pattern(self, node: Apply) -> list[list[bool]]:
-        """Tell that the second input is there for its rows' number alone."""
+        """Return that only the number of rows of the second input counts."""
         return [[True], [False]]
 
     def pullback(self, inputs: Any, outputs: Any, cotangents: Any) -> list[Variable]:
@@ -186,7 +187,7 @@ class OwnRows(_Identity):
 @register_canonicalize("fast_compile")
 @node_rewriter([AllReduce, AllGather, Local, AllRows, OwnRows])
 def remove_collective(fgraph: Any, node: Apply) -> list[Variable]:
-    """Replace the Op by its input; `synk.function` has cut the graph by then."""
+    """Replace the Op by its input; `synk.function` cuts graphs before this rewrite."""
     return [node.inputs[0]]
 
 
@@ -194,22 +195,23 @@ def all_reduce(x: Any, op: ReduceOp = "avg") -> Any:
     """Combine tensors over all ranks, in a graph.
 
     :func:`synk.function` does so by itself wherever the serial run's values need it.
-    What is written is believed, and what stands under it is left as it is: a rank's
-    own statistics, say, by whose gradients all ranks are to make one step.
+    It does not check an all-reduce of the script, and does not change the graph under
+    it. So the graph can have a rank's own statistics, for example, and all ranks
+    combine the gradients.
 
     Parameters
     ----------
     x : tensor_like, or list of these
-        Of any shape, which must be the same on all ranks that have rows. What a list
-        holds is combined one by one, in one exchange where nothing else is between.
+        Of any shape, which must be the same on all ranks that have rows. The tensors of
+        a list are combined one by one, but travel in one exchange if possible.
     op : {"avg", "sum", "prod", "min", "max"}
         "avg" weighs a rank by its rows in the call.
 
     Returns
     -------
     TensorVariable, or list of these
-        Same shape and dtype; the same value on every rank. Compiled by plain PyTensor
-        it is `x`. A list if `x` is a list or a tuple.
+        Same shape and dtype; the same value on every rank. Plain PyTensor returns `x`.
+        A list if `x` is a list or a tuple.
 
     Raises
     ------
@@ -218,8 +220,8 @@ def all_reduce(x: Any, op: ReduceOp = "avg") -> Any:
 
     Notes
     -----
-    The gradient, of "avg" and "sum", is the all-reduce of the cotangents by the same
-    op. So "avg" belongs into costs that are means over the rows, and "sum" into sums.
+    The gradient of "avg" and "sum" is the all-reduce of the cotangents by the same op.
+    So use "avg" in costs that are means over the rows, and "sum" in sums.
 
     Examples
     --------
@@ -238,7 +240,7 @@ def all_reduce(x: Any, op: ReduceOp = "avg") -> Any:
         return [all_reduce(each, op) for each in x]
     x = pt.as_tensor_variable(x)
     if op == "avg" and x.type.numpy_dtype.kind in "iu":
-        x = pt.cast(x, "float64")  # as the mean of integers is
+        x = pt.cast(x, "float64")  # the dtype of a mean of integers
     return AllReduce(op).make_node(x).outputs[0]
 
 
@@ -246,42 +248,41 @@ def all_gather(x: Any) -> Any:
     """Concatenate the rows of all ranks, in a graph.
 
     :func:`synk.function` does so by itself wherever the serial run's values need it.
-    The word says that all ranks are to have these rows: each can then pair its own with
-    all, as in ``x @ synk.ops.all_gather(y).T``.
+    With this function the script asks for all rows on every rank. A rank can then pair
+    its own rows with all, as in ``x @ synk.ops.all_gather(y).T``.
 
     Parameters
     ----------
     x : tensor_like, or list of these
-        Of one dimension or more, with the rows along axis 0. The rows of what a list
-        holds are exchanged one by one, at once where nothing else is between.
+        Of one dimension or more, with the rows along axis 0. The tensors of a list are
+        gathered one by one, but travel in one exchange if possible.
 
     Returns
     -------
     TensorVariable, or list of these
-        Same dtype, and as many rows as all ranks have, in the serial run's order; the
-        same value on every rank. Compiled by plain PyTensor it is `x`. A list if `x` is
-        a list or a tuple.
+        Same dtype, and the rows of all ranks, in the serial run's order; the same value
+        on every rank. Plain PyTensor returns `x`. A list if `x` is a list or a tuple.
 
     Raises
     ------
     ValueError
         If `x` has no axis.
     SplitError
-        By :func:`synk.function`, if `x` stands where a graph is left as it is written
-        (under a named op or :func:`synk.ops.all_reduce`, or with ``local=True``), and
-        its length is not the number of rows; or if it is inside a loop there.
+        From :func:`synk.function`, if `x` is in a part of the graph that synk does not
+        change (under a named op or :func:`synk.ops.all_reduce`, or with
+        ``local=True``), and its length is not the number of rows, or it is in a loop.
 
     Notes
     -----
-    It is the identity in the serial run, and in :func:`synk.function` it means what it
-    is there. In a graph that is left as it is written, the rows are those that the
-    ranks have computed, each from its own, and the gradient is a reduce-scatter of the
-    cotangents. Where costs are shown to be means over the rows, cotangents are weighed
-    by the numbers of rows, so that the average of gradients is that of all rows.
+    In the serial run it is the identity, and :func:`synk.function` gives the serial
+    run's values. In a part of the graph that synk does not change, each rank computes
+    its rows from its own, and the gradient is a reduce-scatter of the cotangents. If
+    the proof finds that costs are means over the rows, cotangents are weighed by the
+    numbers of rows, so that the average of gradients is that of all rows.
 
     Examples
     --------
-    A contrastive loss, in which every row is told from those of all ranks:
+    A contrastive loss, which compares every row with those of all ranks:
 
     >>> import numpy as np, pytensor, pytensor.tensor as pt, synk
     >>> x, y = pt.matrices("x", "y")
@@ -303,16 +304,17 @@ def all_gather(x: Any) -> Any:
 
 
 def local(x: Any) -> Any:
-    """Say that a statistic of the rows is meant to be each rank's own.
+    """Mark a statistic of the rows as each rank's own.
 
-    :func:`synk.function` makes whole what an operation needs of all rows, by a meeting
-    of the ranks. A value so marked is left as it is, and so is what is computed from it
-    before rows come in again; its gradient is the rank's own, too. Outputs and updates
-    take the ranks' mean of it, weighted by their rows.
+    If an operation needs a statistic of all rows, :func:`synk.function` combines it
+    over the ranks. It does not combine a marked value, nor values computed from that
+    before they meet rows again. The gradient is the rank's own, too. Outputs and
+    updates use the ranks' mean of the value, weighted by their rows.
 
-    What the value is computed from is not marked: the variance of a rank's own rows
-    has a mean in it, which is marked as well or is that of all. With
-    ``statistics="local"``, :func:`synk.function` means all that meet rows again.
+    Values from which `x` is computed are not marked. For example, the variance of a
+    rank's own rows contains a mean, which is that of all rows unless it is marked as
+    well. ``statistics="local"`` in :func:`synk.function` marks all statistics that meet
+    rows again.
 
     Parameters
     ----------
@@ -321,11 +323,11 @@ def local(x: Any) -> Any:
     Returns
     -------
     TensorVariable, or list of these
-        The same value. Compiled by plain PyTensor it is `x`.
+        The same value. Plain PyTensor returns `x`.
 
     Examples
     --------
-    Rows centred by the mean of all, and of the rank's own:
+    Rows minus the mean of all rows, and minus the mean of the rank's own:
 
     >>> import numpy as np, pytensor.tensor as pt, synk
     >>> x = pt.vector("x")
@@ -341,7 +343,7 @@ def local(x: Any) -> Any:
 
 
 def is_reduced(variable: Variable) -> bool:
-    """Tell whether a variable is the result of an all-reduce, or of an all-gather."""
+    """Return whether a variable is the result of a collective."""
     return variable.owner is not None and is_collective(variable.owner)
 
 
@@ -355,8 +357,8 @@ def grad(
 ) -> Any:
     """Return gradients of a cost, combined over all ranks.
 
-    In :func:`synk.function` they are what ``pytensor.grad`` gives there; the name says
-    where the ranks are to combine.
+    In :func:`synk.function` they equal those of ``pytensor.grad``; this function also
+    fixes the place in the graph where the ranks combine.
 
     Parameters
     ----------
@@ -365,11 +367,11 @@ def grad(
     wrt : variable, or list of these
         Usually shared variables, with the same value on all ranks.
     consider_constant : list of variables, optional
-        What the gradient does not go through.
+        Variables through which no gradient passes.
     op : {"avg", "sum"}
-        What the cost is meant to be, a mean over the rows or a sum. The gradient is
-        that of the cost over all rows, be it the one, the other or both. With
-        ``local=True`` in :func:`synk.function` the ranks' gradients are combined by it.
+        Whether the cost is a mean over the rows or a sum. The gradient is that of the
+        cost over all rows in any case. With ``local=True`` in :func:`synk.function` the
+        ranks' gradients are combined by this op.
     **pytensor_kwargs
         Further arguments of ``pytensor.grad``.
 
@@ -398,5 +400,5 @@ def grad(
 
 def _reduced(gradient: Any, op: ReduceOp, wrt: str) -> Any:
     if gradient is None or not isinstance(gradient.type, DenseTensorType):
-        return gradient  # disconnected, where the caller allowed that
+        return gradient  # disconnected, which the caller has allowed
     return AllReduce(op, gradient=wrt).make_node(gradient).outputs[0]

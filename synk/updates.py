@@ -1,13 +1,13 @@
-"""Update rules: how parameters move along a gradient, as graphs.
+"""Update rules of optimisers, as graphs.
 
-They are called as Lasagne's are, ``rule(loss_or_grads, params, learning_rate, ...)``,
-and return a dict of updates for :func:`synk.function`, where gradients are those of all
-ranks' rows. The formulas, and so the numbers, are those of ``torch.optim``.
+They have the arguments of Lasagne's rules, ``rule(loss_or_grads, params, learning_rate,
+...)``, and return a dict of updates for :func:`synk.function`, in which gradients are
+those of all ranks' rows. The formulas and the numbers are those of ``torch.optim``.
 
 State, such as a velocity, is kept in shared variables of the parameters' dtypes; a
-float32 parameter stays float32. It is named after parameter and rule, as in
-``"W:adam_squares"``: checkpoints go by these names. A learning rate may be a number or
-a variable.
+float32 parameter stays float32. State is named after parameter and rule, as in
+``"W:adam_squares"``, and checkpoints find it by these names. A learning rate may be a
+number or a variable.
 """
 
 from __future__ import annotations
@@ -269,7 +269,7 @@ def adamw(
     epsilon : float
         Added to the root, against a division by zero.
     weight_decay : float
-        By what part, times the learning rate, parameters shrink at each step.
+        Each step reduces parameters by this fraction, times the learning rate.
 
     Notes
     -----
@@ -318,7 +318,7 @@ def adamax(
 def _adam(
     name: str, loss_or_grads: Any, params: Sequence, learning_rate: Any, *options: Any
 ) -> Updates:
-    """Return the updates of Adam, under the name of the rule."""
+    """Return the updates of Adam, with states named after the rule `name`."""
     beta1, beta2, epsilon, weight_decay = options
     updates: Updates = {}
     params = list(params)
@@ -358,7 +358,7 @@ def _gradients(loss_or_grads: Any, params: Sequence) -> Iterator[tuple[Any, Any]
 
 
 def state_like(param: SharedVariable, what: str) -> SharedVariable:
-    """Return a shared variable of zeros like a parameter."""
+    """Return a shared variable of zeros like a parameter, named "param:what"."""
     value = np.zeros_like(param.get_value(borrow=True))
     name = None if param.name is None else f"{param.name}:{what}"
     return pytensor.shared(value, name=name, shape=param.type.shape)
@@ -370,15 +370,15 @@ def _like(value: Any, param: SharedVariable) -> Any:
 
 
 def _mean(old: Any, new: Any, kept: Any, param: SharedVariable) -> Any:
-    """Return a running mean that keeps the part `kept` of the old one."""
+    """Return the running mean ``kept * old + (1 - kept) * new``."""
     # In double precision: 1 - 0.999 of float32 would be off in the fifth digit.
     rest = 1 - pt.cast(pt.as_tensor_variable(kept), "float64")
     return _like(kept, param) * old + _like(rest, param) * new
 
 
 def _count(updates: Updates, params: list, rule: str) -> Variable:
-    """Add a step counter to the updates; return the number of the present step."""
-    # One for all parameters, named after the first: two rules in one script differ.
+    """Add a step counter to the updates; return the number of the step, from 1 on."""
+    # One for all parameters, named after the first, so that two rules' names differ.
     named = bool(params) and params[0].name is not None
     name = f"{params[0].name}:{rule}_step" if named else None
     count = pytensor.shared(np.int64(0), name=name)
@@ -387,7 +387,7 @@ def _count(updates: Updates, params: list, rule: str) -> Variable:
 
 
 def _correction(beta: Any, step_number: Variable, param: SharedVariable) -> Any:
-    """Return how much of its full size a running mean has after so many steps."""
+    """Return ``1 - beta**step``: a running mean's fraction of its full size."""
     # In double precision: beta2**t of float32 would be off in the fifth digit.
     power = pt.power(pt.as_tensor_variable(float(beta)).astype("float64"), step_number)
     return pt.cast(1 - power, param.type.dtype)

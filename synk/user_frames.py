@@ -1,7 +1,7 @@
-"""Which frames are the user's: for warnings, for messages, and in tracebacks.
+"""Frames of the user's script: for warnings, messages and tracebacks.
 
-A user wants to see lines of the script: where a graph was written, which call failed or
-was interrupted. What lies between them and that, ours and PyTensor's, is for us.
+Users want to see lines of the script: where a graph was written, which call failed or
+was interrupted. Frames of synk and PyTensor in between do not help them.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ import pytensor
 from pytensor.graph.basic import Variable
 
 FULL = "SYNK_FULL_TRACEBACK"
-"""An environment variable; set to 1, tracebacks keep all their frames."""
+"""An environment variable; if it is 1, tracebacks keep all their frames."""
 
 _SYNK = os.path.join(os.path.dirname(__file__), "")
 _PYTENSOR = os.path.join(os.path.dirname(pytensor.__file__), "")
 _MAKERS = tuple(_SYNK + room for room in ("call", "compiler", "programs"))
-"""Here variables are made that the user has not written."""
+"""Folders of code that makes variables which the user has not written."""
 
 _PLACES = {sysconfig.get_path(name) for name in ("stdlib", "platstdlib")}
 _INSTALLED = tuple(os.path.join(place, "") for place in _PLACES)
@@ -33,27 +33,27 @@ _PACKAGES = tuple(
 )
 
 _LONGEST = 60
-"""Characters of a source line that are shown."""
+"""The most characters of a source line that are shown."""
 
 
 def is_ours(path: str) -> bool:
-    """Tell whether a file is part of this package."""
+    """Return whether a file is part of synk."""
     return path.startswith(_SYNK)
 
 
 def is_users(path: str) -> bool:
-    """Tell whether a file is the user's: of no installed package, and not Python's."""
+    """Return whether a file is the user's: not of an installed package or Python."""
     if path.startswith((_SYNK, _PYTENSOR, *_INSTALLED, "<frozen ")):
         return False
-    if path.endswith(".pyx"):  # compiled by Cython, which names no folder
+    if path.endswith(".pyx"):  # Cython's file names have no folder
         return False
     return not any(folder in path for folder in _PACKAGES)
 
 
 def callers_place() -> str:
-    """Return the line that has called the package, as messages have it behind a name.
+    """Return the script's line that has called synk, as " (made in fit.py:12)".
 
-    As in " (made in fit.py:12)"; "" where that is no line of a file.
+    Returns "" if the caller is no line of a file.
     """
     frame = sys._getframe(callers_level() - 1)
     place = _place(frame.f_code.co_filename, frame.f_lineno, None)
@@ -61,9 +61,9 @@ def callers_place() -> str:
 
 
 def callers_level() -> int:
-    """Return the `stacklevel` with which `warnings.warn` shows the package's caller."""
+    """Return the `stacklevel` with which `warnings.warn` shows synk's caller."""
     frame, level = sys._getframe(1), 1
-    # contextlib's is between as in `with synk.session():`.
+    # `with synk.session():` has a frame of contextlib in between.
     between = (_SYNK, contextlib.__file__)
     while frame.f_back is not None and frame.f_code.co_filename.startswith(between):
         frame, level = frame.f_back, level + 1
@@ -76,9 +76,9 @@ def callers_level() -> int:
 def made_in(var: Variable) -> str | None:
     """Return the line that made a variable, as in "fit.py:12: `loss = x.sum()`".
 
-    The innermost line of the user's; or of a library's, where PyTensor's trace
-    (``config.traceback__limit`` frames) does not go back to the script. Not that in an
-    Op of the user's, which is the same wherever it is applied. None for our variables.
+    This is the innermost line of the user, except in `make_node` of a user's Op. If
+    PyTensor's trace (``config.traceback__limit`` frames) does not reach the script, it
+    is the innermost line of a library. None for variables that synk has made.
     """
     for test in (is_users, _is_librarys):
         for trace in reversed(getattr(var.tag, "trace", None) or ()):
@@ -91,22 +91,22 @@ def made_in(var: Variable) -> str | None:
 
 
 def untraced() -> Any:
-    """Have PyTensor not note, in a ``with`` block, which lines make variables.
+    """Return a context manager in which PyTensor notes no lines for new variables.
 
-    Ops tell their shapes again and again, as graphs that are ours: the notes took 4 of
-    the 53 seconds in which a script of 74 layers of Keras starts.
+    It is for graphs of shapes, which synk makes often: the notes took 4 of the 53
+    seconds in which a script of 74 layers of Keras starts.
     """
     return pytensor.config.change_flags(traceback__limit=0)
 
 
 def where_made(var: Variable) -> str:
-    """Return `made_in` as messages have it behind a name; "" if it is not known."""
+    """Return `made_in` for a message, as " (made in fit.py:12: ...)"; "" if unknown."""
     made = made_in(var)
     return "" if made is None else f" (made in {made})"
 
 
 def hand_on_line(var: Variable, to: Iterable[Variable]) -> None:
-    """Have variables say that they were made where `var` was, if they say nothing."""
+    """Give the line of `var` to the variables in `to` that have none."""
     trace = getattr(var.tag, "trace", None)
     for made in to:
         if trace is not None and made_in(made) is None:
@@ -119,7 +119,7 @@ def _is_librarys(path: str) -> bool:
 
 def _place(path: str, number: int, line: str | None) -> str | None:
     folder, name = os.path.split(path)
-    if "ipykernel_" in folder:  # a file's name that nobody has seen
+    if "ipykernel_" in folder:  # a temporary name, which users do not see
         name = "a cell"
     place = None if name.startswith("<") else f"{name}:{number}"
     if not line:
@@ -136,20 +136,20 @@ R = TypeVar("R")
 
 
 def entry(function: Callable[P, R]) -> Callable[P, R]:
-    """Make a function one that scripts call: its errors show the script's lines.
+    """Decorate a public function: its errors have tracebacks without synk's frames.
 
-    Costs what a call of a Python function does, and nothing else where none is raised.
+    If no error is raised, this costs one more call of a Python function.
     """
-    tidy = shorten  # by the closure: see the globals below
+    tidy = shorten  # in the closure, as `call` gets other globals below
 
     def call(*args: Any, **kwargs: Any) -> Any:
         try:
             return function(*args, **kwargs)
         except BaseException as error:
             tidy(error)
-            raise  # as it is now: this frame is not added to the traceback again
+            raise  # bare, so that this frame is not added to the traceback again
 
-    # With the globals of `function`, by which doctest tells a module's own functions.
+    # With the globals of `function`, by which doctest recognises a module's functions.
     made: Any = types.FunctionType(
         call.__code__, function.__globals__, closure=call.__closure__
     )
@@ -157,11 +157,11 @@ def entry(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def shorten(error: BaseException) -> None:
-    """Take our frames out of an exception's traceback, in place.
+    """Remove synk's frames from an exception's traceback, in place.
 
-    An interrupt keeps the user's frames alone, as it says nothing about where it came,
-    and no causes. Of another exception the innermost of our frames stays: it may be
-    our fault. Frames of other packages stay there, too.
+    A KeyboardInterrupt keeps the user's frames only, and no cause, as the place of an
+    interrupt means nothing. Other exceptions keep frames of other packages, and synk's
+    innermost frame, as synk may be at fault.
     """
     if shows_all_frames():
         return
@@ -177,14 +177,14 @@ def shorten(error: BaseException) -> None:
         kept = [frame for frame in frames if frame not in ours[:-1]]
     linked = None
     for frame in reversed(kept):
-        # An interrupt may come at code that is in no line.
+        # `tb_lineno` is None if an interrupt came at code without a line.
         line = frame.tb_lineno or frame.tb_frame.f_code.co_firstlineno
         linked = types.TracebackType(linked, frame.tb_frame, frame.tb_lasti, line)
     error.__traceback__ = linked
 
 
 def shows_all_frames() -> bool:
-    """Tell whether tracebacks are to keep all their frames."""
+    """Return whether tracebacks keep all their frames; see `FULL`."""
     return os.environ.get(FULL, "0") not in ("", "0")
 
 

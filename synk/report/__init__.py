@@ -1,1 +1,1 @@
-"""What synk tells of itself: explanations, timelines."""
+"""Reports about functions and ranks: `explain` and `timeline`."""

@@ -1,7 +1,7 @@
-"""On what the bits of outputs and updates depend: whether on the number of ranks.
+"""Whether the bits of outputs and updates depend on the number of ranks.
 
-What comes together in a tree over blocks of rows has the same bits on any number of
-ranks (`reduce_tree`), and so has what no row enters.
+Values that are combined in a tree over blocks of rows have the same bits on any number
+of ranks (`reduce_tree`), and so have values that do not depend on rows.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ ANY = Bits("any ranks", None)
 def bits_of(
     spec: FunctionSpec, plan: Plan
 ) -> tuple[list[Bits | None], list[Bits | None]]:
-    """Return on what the bits of outputs depend, and those of updates.
+    """Return what the bits of outputs, and those of updates, depend on.
 
-    The plan is that of the last call. Where there is none yet, all are None.
+    `plan` is that of the last call; before the first call, all are None.
     """
     every = [*spec.outputs, *[new for _, new in spec.updates]]
     found: list[Bits | None] = [None] * len(every)
@@ -30,7 +30,7 @@ def bits_of(
         why = _why_these(spec, plan)
         found = [ANY] * len(every)
         if why is not None:
-            # What follows from rows, where each rank goes through its own in one go.
+            # Values computed from rows: each rank computes all of its rows in one go.
             cut = set(spec.row_inputs)
             for node in io_toposort([], every):
                 if not cut.isdisjoint(node.inputs):
@@ -40,7 +40,10 @@ def bits_of(
 
 
 def check_bits(spec: FunctionSpec, plan: Plan) -> None:
-    """Raise SplitError unless all has the same bits on any number of ranks."""
+    """Raise SplitError if the bits of an output or update depend on the ranks.
+
+    Before the first call nothing is known, and nothing raised.
+    """
     outputs, updates = bits_of(spec, plan)
     named = [finding.label for finding in spec.findings]
     named += [f"the new value of {shared}" for shared, _ in spec.updates]
@@ -53,7 +56,7 @@ def check_bits(spec: FunctionSpec, plan: Plan) -> None:
 
 
 def _why_these(spec: FunctionSpec, plan: Plan) -> str | None:
-    """Say why values are not combined by blocks; None if they are."""
+    """Return why values are not combined by blocks of rows; None if they are."""
     if spec.is_local:
         return "each rank computes on rows of its own"
     if spec.sliceable:

@@ -1,7 +1,8 @@
-"""The stages of a call as a drawing, from above to below: text, SVG and matplotlib.
+"""The stages of a call as a drawing, from top to bottom: text, SVG and matplotlib.
 
-A block is what ranks do side by side, or where they meet. Text shows the blocks with
-signs, and pixels show them as boxes, a lane for each rank and the texts beside these.
+A block of the drawing is a computation on all ranks, or a meeting of the ranks. In text
+a block consists of signs, in pictures of boxes, with a lane for each rank and texts
+beside the lanes.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from .stages import in_all
 from .words import count, first, short, some
 
 _MOST = 4
-"""Lines of a stage that are named."""
+"""The most lines of a stage that are shown."""
 
 _COLOURS = {
     "rows": "#0072b2",
@@ -26,17 +27,17 @@ _COLOURS = {
     "meeting": "#e69f00",
     "end": "#999999",
 }
-"""As the phases of a call have them: on rows, on every rank, reducing; see `shown`."""
+"""Colours by `DrawnStep.kind`, those of the phases of a call; see `shown`."""
 
 _LETTERS = 84
-"""Of a line of text beside boxes, at the most."""
+"""The most letters of a line of text beside boxes."""
 
 
 class DrawnStep(NamedTuple):
-    """A part of a drawing: what it is, a title, and what it says below.
+    """A block of the drawing: its kind, a title, and texts below.
 
-    ``rows``: every rank computes on rows of its own. ``common``: every rank computes
-    the same. ``meeting``: all ranks combine values. ``end``: rank 0 has the results.
+    ``rows``: each rank computes on its own rows. ``common``: every rank computes the
+    same. ``meeting``: all ranks combine values. ``end``: rank 0 combines the results.
     """
 
     kind: Literal["rows", "common", "meeting", "end"]
@@ -45,7 +46,7 @@ class DrawnStep(NamedTuple):
 
 
 def _title(facts: Facts) -> str:
-    """Say how often ranks meet in a call, and over how much."""
+    """Return a title: how often ranks meet in a call, and over how many bytes."""
     meetings = [stage for stage in facts.stages if stage.bytes]
     sizes = [size for stage in meetings for size in stage.bytes.values()]
     values = sum(value.op != "read" for stage in meetings for value in stage.reduces)
@@ -61,12 +62,12 @@ def _title(facts: Facts) -> str:
 
 
 def _lanes(facts: Facts) -> int:
-    """Return how many ranks are drawn beside each other."""
+    """Return the number of lanes: the ranks, but 2 at least and 8 at most."""
     return min(8, max(2, facts.ranks or 2))
 
 
 def _blocks(facts: Facts) -> Iterator[DrawnStep]:
-    """Return what happens in a call, from its begin to its end."""
+    """Yield the blocks of a call, in order."""
     for level, stage in words.levels(facts.stages):
         if stage is None:
             yield DrawnStep("rows", f"and {level} more stages with their meetings", [])
@@ -231,7 +232,7 @@ _HIGH, _WIDE, _LETTER = 0.2, 0.25, 0.075
 
 
 def size(facts: Facts) -> tuple[float, float]:
-    """Return the size of a figure that has room for the drawing, in inches."""
+    """Return the size of a figure with room for the drawing, in inches."""
     made = _plane(facts)
     width = _WIDE * (made.lanes + 1) + _LETTER * made.letters
     return max(4.0, width), max(1.5, _HIGH * (made.height + 2))

@@ -1,6 +1,6 @@
-"""`Function.explain`: the facts, gathered from a function's spec, stages and times.
+"""`Function.explain`: gathers the facts from a function's spec, stages and times.
 
-How they are shown is in `explanation`.
+`explanation` shows them.
 """
 
 from __future__ import annotations
@@ -26,11 +26,10 @@ from .stages import draw_facts, in_all, own_facts, repeated_facts, stage_facts
 from .words import milliseconds, nbytes
 
 LAUNCH = 50e-6
-"""Seconds that a call costs on top of its computation, at the least; for functions that
-have not been called in a session."""
+"""The least seconds that a launch adds to a call, for functions without calls yet."""
 
 Conclusions = tuple[dict[str, float | None], dict[str, float] | None, str | None]
-"""How fast calls are, what they lose, and the verdict; see `Facts`."""
+"""`speed_up`, `lost` and `verdict` of `Facts`."""
 
 
 def explain(
@@ -44,24 +43,32 @@ def explain(
     alone: Times,
     graph: bool = False,
 ) -> Explanation:
-    """Gather the plan of a function and, after calls, its times.
+    """Return the explanation of a function, with its plan and, after calls, its times.
 
-    The programs are the master's; `in_session` says whether the present session knows
-    the function. `timed` is a serial run, and `plans` are the one of the calls and what
-    was measured of all.
+    Parameters
+    ----------
+    title : the function's name
+    spec : its specification
+    programs : the master's
+    in_session : whether ranks of the present session have the function
+    timed : a serial run, if one was measured
+    variables : how ranks hold its shared variables
+    plans : the plan of its calls, and the measurements of `synk.tune`
+    alone : the times of calls that rank 0 has made alone
+    graph : whether the explanation draws the stages
     """
     stages = stage_facts(spec, programs)
     all_known = SESSION.state == "running" and in_session
-    told = _told_by_ranks(programs, all_known)
+    spent = _times_of_ranks(programs, all_known)
     calls = serial = exchanges = None
     if timed is not None:
         serial = facts.Serial(timed.seconds * 1e3, timed.rows, timed.cores)
     if programs.times.counted + programs.times.left_out:
-        calls = _calls(programs, all_known, stages, told)
+        calls = _calls(programs, all_known, stages, spent)
     speed_up, lost, verdict = conclude(calls, serial)
     if programs.exchanges is not None:
-        exchanges = _exchanges(programs.exchanges, told)
-        # A step is a rank's own: one rank would make other steps.
+        exchanges = _exchanges(programs.exchanges, spent)
+        # No speed-up: with one rank, a training rule would make other steps.
         speed_up, lost, verdict = conclude(None, None)
     plan, measured = plans
     of_outputs, of_updates = bits_of(spec, plan)
@@ -102,7 +109,7 @@ def explain(
             bytes_kept=programs.kept_terms.nbytes,
             draws=draw_facts(spec, programs),
             exchanges=exchanges,
-            nodes=_nodes(told if calls is not None and all_known else None),
+            nodes=_nodes(spent if calls is not None and all_known else None),
         ),
         graph,
     )
@@ -150,7 +157,7 @@ def _updates(
     spec: FunctionSpec, bits: Sequence[facts.Bits | None]
 ) -> list[facts.Update]:
     own = spec.row_values([new for _, new in spec.updates])
-    # Streams that all ranks have alike may be updated besides.
+    # `spec.updates` may have more: updates of streams that all ranks share.
     every = zip(spec.plain_updates, spec.updates, bits, strict=False)
     return [
         facts.Update(str(shared), _type(shared), new in own, of_it)
@@ -161,46 +168,46 @@ def _updates(
 # -- the calls
 
 
-class Told(NamedTuple):
-    """A rank's times of calls and exchanges, without what traces them."""
+class OwnTimes(NamedTuple):
+    """A rank's times of calls and exchanges, without their tracers."""
 
     calls: Times
     exchanges: ExchangeTimes | None
 
 
-def worker_times(context: RankContext, number: int) -> Told:
+def worker_times(context: RankContext, number: int) -> OwnTimes:
     """Return this rank's times of a function."""
-    return _told(context.functions[number])
+    return _own_times(context.functions[number])
 
 
-def _told(programs: Programs) -> Told:
+def _own_times(programs: Programs) -> OwnTimes:
     exchanges = programs.exchanges
     if exchanges is not None:
         exchanges = dataclasses.replace(exchanges, tracer=None)
-    return Told(dataclasses.replace(programs.times, tracer=None), exchanges)
+    return OwnTimes(dataclasses.replace(programs.times, tracer=None), exchanges)
 
 
-def _told_by_ranks(programs: Programs, all_known: bool) -> list[Told]:
-    """Return the times of all ranks, or of rank 0 if others have none."""
+def _times_of_ranks(programs: Programs, all_known: bool) -> list[OwnTimes]:
+    """Return the times of all ranks, or of rank 0 alone if others' are unknown."""
     times = programs.times
     has_any = times.counted + times.left_out or programs.exchanges is not None
     if has_any and all_known and SESSION.size > 1:
         return SESSION.run(worker_times, programs.number)
-    return [_told(programs)]
+    return [_own_times(programs)]
 
 
 def _calls(
     programs: Programs,
     all_known: bool,
     stages: list[facts.StageFacts],
-    told: list[Told],
+    spent: list[OwnTimes],
 ) -> facts.Calls:
     times = programs.times
     if not times.counted or not times.launches:
         return facts.Calls(times.launches, times.left_out, all_known)
     span = sum(times.seconds) / times.counted
     owners = [i for i, node in enumerate(synk_nodes()) for _ in range(node.ranks)]
-    ranks = [_of_rank(i, owners[i], told[i].calls, span) for i in range(len(told))]
+    ranks = [_of_rank(i, owners[i], spent[i].calls, span) for i in range(len(spent))]
     rows = scattered = reduced = None
     if all_known:
         rows = sum(row.share for row in ranks)
@@ -213,10 +220,10 @@ def _calls(
 
 
 def _of_rank(rank: int, node: int, times: Times, span: float) -> facts.RankTimes:
-    """Return a rank's means; `span` is the mean time of rank 0's phases in a call."""
+    """Return a rank's mean times; `span` is the sum of rank 0's, in seconds."""
     counted = times.counted
     mean = [value / counted if counted else 0.0 for value in times.seconds]
-    mean[WAIT] += max(0.0, span - sum(mean))  # for the launch, and in the end
+    mean[WAIT] += max(0.0, span - sum(mean))  # the wait before and after the call
     phases = {phase: mean[i] * 1e3 for i, phase in enumerate(PHASES)}
     phases["compute"] += phases["common"]
     share = times.rows / counted if counted else 0.0
@@ -231,16 +238,16 @@ def _calls_alone(times: Times) -> facts.CallsAlone | None:
     return facts.CallsAlone(times.launches, times.left_out, times.rows / counted, mean)
 
 
-def _nodes(told: list[Told] | None) -> list[facts.NodeFacts]:
-    """Return the nodes, if there are several, with what their masters tell."""
+def _nodes(spent: list[OwnTimes] | None) -> list[facts.NodeFacts]:
+    """Return facts of several nodes, with their masters' exchanges; [] for one node."""
     nodes = synk_nodes()
     if len(nodes) == 1 or SESSION.state != "running":
         return []
     found, first = [], 0
     for node in nodes:
         made = None
-        if told is not None and (counted := told[first].calls.counted):
-            times = told[first].calls
+        if spent is not None and (counted := spent[first].calls.counted):
+            times = spent[first].calls
             exchanges, meeting, sent = (value / counted for value in times.between)
             took = times.seconds[NODES] / counted * 1e3
             made = facts.Exchanged(exchanges, round(sent), meeting * 1e3, took)
@@ -249,9 +256,9 @@ def _nodes(told: list[Told] | None) -> list[facts.NodeFacts]:
     return found
 
 
-def _exchanges(times: ExchangeTimes, told: list[Told]) -> facts.Exchanges:
+def _exchanges(times: ExchangeTimes, spent: list[OwnTimes]) -> facts.Exchanges:
     ranks = []
-    for rank, of_rank in enumerate(told):
+    for rank, of_rank in enumerate(spent):
         own = of_rank.exchanges
         assert own is not None  # all ranks are workers, or none is
         of_all = own.seconds * 1e3, own.waiting * 1e3, own.staleness
@@ -261,11 +268,11 @@ def _exchanges(times: ExchangeTimes, told: list[Told]) -> facts.Exchanges:
     return facts.Exchanges(times.rule, times.nbytes, ranks)
 
 
-# -- what follows from times: speed-ups, losses, and the verdict
+# -- conclusions from times: speed-ups, losses, and the verdict
 
 
 def conclude(calls: facts.Calls | None, serial: facts.Serial | None) -> Conclusions:
-    """Return what the times of calls and of the serial run say together."""
+    """Return conclusions from the times of calls and of the serial run."""
     verdict, speed_up = None, dict.fromkeys(("predicted", "measured"))
     if calls is None or calls.milliseconds is None:
         if serial is not None and serial.milliseconds < LAUNCH * 1e3:
@@ -295,18 +302,18 @@ def conclude(calls: facts.Calls | None, serial: facts.Serial | None) -> Conclusi
 
 
 def time_alone(ranks: list[facts.RankTimes]) -> float:
-    """Return what one rank would need: all ranks' work, and what is common once."""
+    """Return the time one rank would need: all ranks' work, and common work once."""
     return sum(_work(row) for row in ranks) + max(row.common for row in ranks)
 
 
 def losses(
     ranks: list[facts.RankTimes], call: float, serial: float | None
 ) -> dict[str, float]:
-    """Divide the time of a call into that of one n-th of the work, and what is lost.
+    """Return the parts of a call's time beyond 1 / n of the work, by cause.
 
     ``call = alone / n + launch + uneven + reduce + nodes + repeated``, where ``alone``
-    is the time that one rank would need, and ``nodes`` what exchanges of several nodes
-    take. If the serial run is faster, ``parts`` is what its n-th is below this one's.
+    is the time that one rank would need, and ``nodes`` that of exchanges between nodes.
+    If the serial run is faster than ``alone``, ``parts`` is 1 / n of the difference.
     """
     n = len(ranks)
     common = [row.common for row in ranks]

@@ -1,4 +1,4 @@
-"""What `Function.explain` returns: its text, dict, HTML and picture."""
+"""`Explanation`, the result of `Function.explain`, as text, dict, HTML and picture."""
 
 from __future__ import annotations
 
@@ -11,21 +11,20 @@ from .facts import Facts
 
 
 class Explanation:
-    """What :meth:`Function.explain` returns: print it, draw it, or take its dict.
+    """The result of :meth:`Function.explain`: print it, plot it, or get its dict.
 
-    A notebook shows it as a table with a bar for each rank. With ``graph=True`` all of
-    these, save for the dict, draw the stages of a call: a lane for each rank, what it
-    computes there, and where the ranks meet, over which values, and why.
+    A notebook shows it as a table with a bar for each rank. With ``graph=True`` the
+    text, the HTML and the plot show the stages of a call: a lane for each rank, with
+    what the rank computes, and where the ranks meet, over which values, and why.
 
-    A value that ranks combine is shown with its bytes, and with what needs that of all
-    rows: an Op and the line of the script that it is from, an output, or the new value
-    of a variable. What the script itself asks for is "as written", or "for
-    synk.grad"; and a loss goes "along with the others", in one exchange with gradients.
+    A value that ranks combine is shown with its bytes, and with what needs it for all
+    rows: an Op and its line of the script, an output, or the new value of a variable.
+    Collectives that the script has written are "as written", or "for synk.grad". A
+    loss goes "along with the others", in one exchange with gradients.
 
-    The text has at most 100 columns; what it says of times is in :doc:`speed`. The call
-    that follows a compilation is left out. JAX compiles for every shape, at the first
-    call that brings it, and such calls are not told from others: that they are few can
-    be seen from the number of shapes.
+    The text has at most 100 columns; :doc:`speed` explains the times. A call that
+    compiles is not counted in the times, except in JAX mode: JAX compiles for every new
+    shape, and these calls are counted. The number of shapes shows how many they are.
 
     Examples
     --------
@@ -53,15 +52,15 @@ class Explanation:
         """Draw where the time goes: a bar for each rank, beside the serial run.
 
         A bar is a rank's mean time in a call, divided into its phases. The serial run
-        is there where it was measured. With ``explain(graph=True)`` it is the stages
-        that are drawn. This needs ``pip install 'synk[plot]'``.
+        has a bar if it was measured. With ``explain(graph=True)`` this draws the
+        stages. It needs ``pip install 'synk[plot]'``.
 
         Parameters
         ----------
         path : str or path-like, optional
             The file to save the figure in; the extension says the format.
         ax : matplotlib.axes.Axes, optional
-            Where to draw. Without it, in a new figure: one of pyplot's, or, with a
+            Where to draw. By default in a new figure: one of pyplot, or, with a
             path, one that is saved and not shown.
 
         Returns
@@ -83,7 +82,7 @@ class Explanation:
         if ax is None:
             ax = _new_axes(path is not None, picture.size(self._facts))
         picture.draw(self._facts, ax)
-        if path is not None:  # the canvas is the whole figure's, not a SubFigure's
+        if path is not None:  # by the canvas, as `figure` may be a SubFigure
             ax.figure.canvas.figure.savefig(path, bbox_inches="tight")
         return ax
 
@@ -94,15 +93,15 @@ class Explanation:
         return f"<synk.Explanation of {self._facts.name}>"
 
     def _repr_html_(self) -> str:
-        """Return what notebooks show in place of the text: a table, and bars.
+        """Return HTML for notebooks: a table and bars, or the stages.
 
-        With ``explain(graph=True)`` it is a drawing of the stages.
+        The stages are shown with ``explain(graph=True)``.
         """
         return (drawing.as_svg if self._graph else shown.as_html)(self._facts)
 
 
 def _new_axes(is_saved: bool, size: tuple[float, float]) -> Any:
-    """Return axes of pyplot's, which it will show, or of a figure of their own."""
+    """Return axes of a new figure: of pyplot, or, if it is saved, of its own."""
     try:
         from matplotlib import pyplot
         from matplotlib.figure import Figure

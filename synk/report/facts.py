@@ -1,14 +1,14 @@
-"""What an explanation says, as data; its text, HTML and pictures are made from it.
+"""The contents of an explanation as data, for its text, dict, HTML and pictures.
 
-Times are in milliseconds, sizes in bytes. What is not known is None. A line of the
-user's is as `made_in` has it: "fit.py:12: `loss = ...`".
+Times are in milliseconds, sizes in bytes. None stands for an unknown value. A line of
+the script has the form of `made_in`: "fit.py:12: `loss = ...`".
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-# -- the plan: what a call is going to do
+# -- the plan: what a call does
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,10 @@ class Input:
 
 @dataclass(frozen=True)
 class Bits:
-    """On what the bits of a value depend: "any ranks" or "these ranks", and why so."""
+    """Whether the bits of a value depend on the number of ranks, and why.
+
+    `on` is "any ranks" (they do not) or "these ranks" (they do).
+    """
 
     on: str
     why: str | None
@@ -29,27 +32,27 @@ class Bits:
 
 @dataclass(frozen=True)
 class Output:
-    """An output, how it is combined, and what was shown of it."""
+    """An output, how it is combined, and what the proof says about it."""
 
     name: str  # such as "output 0 (loss)"
     op: str | None  # None: rank 0's own value
-    named: bool  # by the user
-    kind: str  # of function of the rows
-    agrees: bool  # whether that needs `op`
-    reason: str | None  # why nothing could be shown
-    made: str | None  # the user's line that made it
-    reason_made: str | None  # and that of what is in the way
-    combined: str  # where
+    named: bool  # whether the script named the op
+    kind: str  # the kind of function of the rows, such as "a mean over the rows"
+    agrees: bool  # whether `op` is right for that kind
+    reason: str | None  # why the proof found no kind
+    made: str | None  # the line that made the output
+    reason_made: str | None  # the line of the variable named in `reason`
+    combined: str  # when: "combined in a stage" or "combined after the call"
     bits: Bits | None  # None before the first call
 
 
 @dataclass(frozen=True)
 class Reduced:
-    """A value that the ranks combine at the end of a stage, or have of all by then.
+    """A value that the ranks combine at the end of a stage.
 
-    `op` is one of all-reduce; "gather", the rows of all ranks; or "read", those of an
-    input, which each rank reads where they lie. `bytes` are the result's, of a gather
-    in the call that compiled it.
+    `op` is an op of all-reduce; or "gather", for the rows of all ranks; or "read", for
+    all rows of an input, which each rank reads in place. `bytes` are the result's; for
+    a gather those of the call that compiled it.
     """
 
     name: str
@@ -58,25 +61,25 @@ class Reduced:
     bytes: int | None
     made: str | None
     why: str  # "for Sub", "for the new value of w"
-    why_made: str | None  # the line of what needs it, or else of what goes into that
+    why_made: str | None  # the line of the Op that needs it, or the nearest above it
 
 
 @dataclass(frozen=True)
 class StageFacts:
-    """A stage: what it computes, and what the ranks combine when they have."""
+    """A stage: what it computes, and what the ranks combine at its end."""
 
     computes: str  # "on rows", "on every rank" or "nothing"
-    lines: list[str]  # the user's, of which it computes something
+    lines: list[str]  # lines of the script whose variables it computes
     repeats: list[str]  # Ops that every rank computes from all rows
     outputs: list[str]
     updates: list[str]  # shared variables whose new values it computes
     reduces: list[Reduced]
-    bytes: dict[str, int | None]  # that are reduced, by dtype
+    bytes: dict[str, int | None]  # reduced bytes, by dtype
 
 
 @dataclass(frozen=True)
 class Origin:
-    """A value, or the Op that makes it, and the user's line that made it."""
+    """A value, or the Op that makes it, and the line of the script."""
 
     name: str
     made: str | None
@@ -84,24 +87,24 @@ class Origin:
 
 @dataclass(frozen=True)
 class Repeated:
-    """What every rank computes from all rows.
+    """The computation that every rank repeats from all rows.
 
-    It begins at the Ops `by`, which need all rows at once. So many Ops on rows are
-    repeated, of how many there are; views, shapes and numbers are not counted.
+    It begins at the Ops `by`, which need all rows at once. `ops` of `of` Ops on rows
+    are repeated, not counting views, shapes and constants.
     """
 
     by: list[Origin]
     ops: int
     of: int
-    bytes: int | None  # of the rows that are gathered
+    bytes: int | None  # of the gathered rows
     milliseconds: float | None
-    """What every rank computes alike in a call, this and all else; None if it is not
-    known, as where the same stages compute on a rank's own rows, too."""
+    """The time of everything that all ranks compute alike in a call. None if unknown:
+    for example if a stage also computes on a rank's own rows."""
 
 
 @dataclass(frozen=True)
 class Update:
-    """A shared variable that is updated."""
+    """A shared variable that the function updates."""
 
     name: str
     type: str
@@ -111,7 +114,7 @@ class Update:
 
 @dataclass(frozen=True)
 class PaddingFacts:
-    """Whether calls are padded, or else why not."""
+    """Whether synk pads calls, and why not."""
 
     padded: bool
     reason: str | None
@@ -119,10 +122,10 @@ class PaddingFacts:
 
 @dataclass(frozen=True)
 class DrawFacts:
-    """Random numbers for rows, which are those of the serial run.
+    """Random numbers for rows, equal to those of the serial run.
 
-    Ranks draw for their "own rows", where what is drawn for others' is skipped, or JAX
-    draws by place; or for "all rows", of which each keeps its own.
+    `ranks_draw` is "own rows" if ranks skip the numbers of other ranks' rows, or JAX
+    draws by index; or "all rows" if every rank draws all, and keeps its own.
     """
 
     name: str
@@ -132,9 +135,10 @@ class DrawFacts:
 
 @dataclass(frozen=True)
 class Held:
-    """Shared variables that the ranks hold in one way.
+    """Shared variables that the ranks hold in the same way.
 
-    The script has set values so often that each rank got them, and so many bytes.
+    `times_brought` counts the values set by the script that were sent to each rank, and
+    `bytes_brought` their bytes.
     """
 
     names: list[str]
@@ -148,10 +152,10 @@ class PlanTimes:
     """What `synk.tune` has measured of a plan."""
 
     name: str  # the engine, blocks of rows if any, and whether rank 0 computes alone
-    is_best: bool  # it makes the calls
+    is_best: bool  # whether later calls use this plan
     milliseconds: float | None  # of a call
-    first_call: float | None  # seconds of the first one, which compiles
-    failed: str | None  # why it could make no call
+    first_call: float | None  # seconds of the first call, which compiles
+    failed: str | None  # why the plan could make no call
 
 
 # -- the times of calls
@@ -159,10 +163,11 @@ class PlanTimes:
 
 @dataclass(frozen=True)
 class RankTimes:
-    """One rank's mean times in a call; `share` is its rows, on average.
+    """One rank's mean times in a call; `share` is its mean number of rows.
 
-    `compute` includes `common`, which every rank computes. In `nodes` the masters of
-    several nodes exchange values and combine them; until these have met, it is `wait`.
+    `compute` includes `common`, the work that every rank repeats. `nodes` is the time
+    in which the masters of several nodes exchange and combine values; the time until
+    they have met counts as `wait`. `node` is the number of the rank's node.
     """
 
     rank: int
@@ -178,7 +183,10 @@ class RankTimes:
 
 @dataclass(frozen=True)
 class Calls:
-    """Calls that were counted, and their means; `ranks` is empty if there were none."""
+    """Counted calls, and their means. Without counted calls `ranks` is empty.
+
+    `left_out` calls followed a compilation. `milliseconds` is the mean time of a call.
+    """
 
     counted: int
     left_out: int
@@ -192,7 +200,7 @@ class Calls:
 
 @dataclass(frozen=True)
 class CallsAlone:
-    """Calls that rank 0 has made alone, and their means."""
+    """Calls that rank 0 has made alone, and their means; see `Calls`."""
 
     counted: int
     left_out: int
@@ -202,7 +210,7 @@ class CallsAlone:
 
 @dataclass(frozen=True)
 class InBlocks:
-    """How rank 0 has gone through the rows of the last call: by machine code or not."""
+    """The blocks of rows of the last call on rank 0, and whether their loop is code."""
 
     blocks: int
     is_compiled: bool
@@ -210,10 +218,10 @@ class InBlocks:
 
 @dataclass(frozen=True)
 class Exchanged:
-    """What the master of a node exchanges with those of others in a call, on average.
+    """A node's exchanges with other nodes in a call, by its master, on average.
 
-    `meeting` is the time until all masters have met, `milliseconds` what it takes from
-    then on, and `bytes` what it sends.
+    `times` is their number, `meeting` the time until all masters have met,
+    `milliseconds` the time after that, and `bytes` what the master sends.
     """
 
     times: float
@@ -224,7 +232,7 @@ class Exchanged:
 
 @dataclass(frozen=True)
 class NodeFacts:
-    """One of several nodes; nothing is `exchanged` before a call has been counted."""
+    """One of several nodes; `exchanged` is None before a counted call."""
 
     host: str
     ranks: int
@@ -233,22 +241,22 @@ class NodeFacts:
 
 @dataclass(frozen=True)
 class ExchangesOfRank:
-    """One rank's exchanges under a training rule: their number, and means of them."""
+    """One rank's exchanges under a training rule: their number, and their means."""
 
     rank: int
     exchanges: int
-    milliseconds: float
-    wait: float  # milliseconds of these, for others
-    waits: int  # longer than 20 us, for a lock or for all to meet
-    staleness: float  # by how many moves of the centre its parameters were old
-    most_stale: int
+    milliseconds: float  # of an exchange
+    wait: float  # milliseconds of that in which it waited for other ranks
+    waits: int  # number of waits over 20 us, for a lock or for all to meet
+    staleness: float  # moves of the centre since the rank got its parameters
+    most_stale: int  # the most such moves
 
 
 @dataclass(frozen=True)
 class Exchanges:
-    """Exchanges of parameters, of so many bytes, under a training rule.
+    """Exchanges of parameters under a training rule; `bytes` is the parameters' size.
 
-    They are those of rank 0 alone if the session has ended.
+    `ranks` has rank 0 alone if the session has ended.
     """
 
     rule: str
@@ -256,12 +264,12 @@ class Exchanges:
     ranks: list[ExchangesOfRank]
 
 
-# -- what follows from the times
+# -- conclusions from the times
 
 
 @dataclass(frozen=True)
 class Serial:
-    """A run of the plain function."""
+    """The serial run: a timed call of the plain function."""
 
     milliseconds: float
     rows: int
@@ -270,12 +278,12 @@ class Serial:
 
 @dataclass(frozen=True)
 class Facts:
-    """Everything that is known of a function; the attributes are the dict's keys."""
+    """All facts about a function; the attributes are the keys of `to_dict`."""
 
     name: str
     ranks: int | None
     inputs: dict[str, list[Input]]
-    """By what ranks get of them: "scattered", "broadcast", "sliceable"."""
+    """By kind: "scattered", "broadcast" and "sliceable"."""
     outputs: list[Output]
     stages: list[StageFacts]
     repeated: Repeated | None
@@ -287,16 +295,16 @@ class Facts:
     calls: Calls | None
     serial: Serial | None
     speed_up: dict[str, float | None]
-    """How many times as fast as one rank a call is: "predicted" and "measured"."""
+    """One rank's time over that of a call, "predicted" and "measured"."""
     lost: dict[str, float] | None
-    """What a call takes beyond its share of the work, by cause; see `losses`."""
+    """Milliseconds of a call beyond its share of the work, by cause; see `losses`."""
     verdict: str | None
     variables: list[Held]
-    plan: str  # how calls are made, and why; see `choice.plan`
-    plans: list[PlanTimes]  # what `synk.tune` has measured
+    plan: str  # the plan of calls, and why, in words; see `choice.plan`
+    plans: list[PlanTimes]  # measured by `synk.tune`
     calls_alone: CallsAlone | None
     in_blocks: InBlocks | None
     bytes_kept: int  # of terms of the data alone, on rank 0
     draws: list[DrawFacts]
     exchanges: Exchanges | None
-    nodes: list[NodeFacts]  # of several; of one machine there are none
+    nodes: list[NodeFacts]  # empty on one machine

@@ -1,8 +1,8 @@
-"""An explanation as text, HTML and a picture: one description, a bar for each rank.
+"""An explanation as text, as HTML and as a plot with a bar for each rank.
 
-Notebooks are light or dark, and strip style sheets from what they do not trust. So text
-and lines have the colour of what is around them, and styles stand at their elements.
-The HTML is well-formed XML, too.
+Notebooks are light or dark, and remove style sheets from HTML that they do not trust.
+So text and lines inherit their colour, and each element has its style inline. The HTML
+is also well-formed XML.
 """
 
 from __future__ import annotations
@@ -16,29 +16,29 @@ from typing import Any, NamedTuple
 from .facts import Facts
 from .words import (
     Sentence,
+    call_sentences,
     head,
     milliseconds,
     node_name,
     number,
-    said_of_calls,
-    said_of_times,
+    time_sentences,
 )
 
 WIDTH = 100
-"""Columns of text, at most."""
+"""The most columns of the text."""
 _INDENT = 14
 
 _LINE = "border-bottom:1px solid currentColor"
 _CELL = "padding:0.15em 1em 0.15em 0;vertical-align:top;text-align:"
 _LONGEST, _HIGH = 240, 12
-"""Pixels: the length of the longest bar, and the height of all."""
+"""Pixels: the length of the longest bar, and the height of each bar."""
 
 
 class Phase(NamedTuple):
-    """A part of a bar: its key, what it is called, and its colour.
+    """A part of a bar: its key, label and colour.
 
-    The colours are those of Okabe and Ito, told apart by the colour-blind, with a grey
-    for waiting; they are seen on white as on black.
+    The colours are those of Okabe and Ito, which the colour-blind can distinguish, and
+    a grey for waiting; all are visible on white and on black.
     """
 
     key: str
@@ -55,14 +55,14 @@ PHASES = (
     Phase("nodes", "between nodes", "#d55e00"),
     Phase("serial", "serial run", "#cc79a7"),
 )
-"""In the order in which they are stacked."""
+"""All phases, in the order in which bars stack them."""
 
 
 @dataclass(frozen=True)
 class Bar:
-    """A rank's mean time in a call, or that of the serial run.
+    """The mean time of a call on a rank, or the time of the serial run.
 
-    `parts` has milliseconds by the phases' keys; `compute` is without `common` here.
+    `parts` has milliseconds by phase; here "compute" does not include "common".
     """
 
     label: str
@@ -92,9 +92,9 @@ def bars(facts: Facts) -> list[Bar]:
 
 
 def _phases(shown: list[Bar]) -> list[Phase]:
-    """Return what the bars are divided into.
+    """Return the phases of the bars.
 
-    Where no stage follows an all-reduce nothing is common, and computing is one part.
+    If no time is common to all ranks, "compute" and "common" are one phase.
     """
     used = [phase for phase in PHASES if any(phase.key in bar.parts for bar in shown)]
     if any(bar.parts.get("common") for bar in shown):
@@ -112,10 +112,10 @@ def _phases(shown: list[Bar]) -> list[Phase]:
 def as_text(facts: Facts) -> str:
     """Return an explanation as text."""
     lines = [head(facts)]
-    for entry in said_of_calls(facts):
+    for entry in call_sentences(facts):
         lines += _wrapped(entry)
     lines += _table_of_times(facts)
-    for entry in said_of_times(facts):
+    for entry in time_sentences(facts):
         lines += _wrapped(entry)
     if facts.verdict:
         lines += textwrap.wrap(f"{facts.verdict}.", WIDTH, break_on_hyphens=False)
@@ -133,7 +133,7 @@ def _wrapped(entry: Sentence) -> list[str]:
 
 
 def _table_of_times(facts: Facts) -> Iterator[str]:
-    """Yield the table of times; of several nodes the ranks stand below their node."""
+    """Yield the lines of the table of times; with several nodes, ranks by node."""
     nodes = facts.nodes
     if facts.calls is None or not facts.calls.ranks:
         return
@@ -156,14 +156,14 @@ def _table_of_times(facts: Facts) -> Iterator[str]:
 
 
 def as_html(facts: Facts) -> str:
-    """Return a ``div`` with everything that the text says, and a bar for each rank."""
+    """Return a ``div`` with all sentences of the text, and a bar for each rank."""
     shown = bars(facts)
     entries = [
         [
             _row_head(label),
             f'<td style="{_CELL}left;max-width:50em">{escape(text)}</td>',
         ]
-        for label, text in (*said_of_calls(facts), *said_of_times(facts))
+        for label, text in (*call_sentences(facts), *time_sentences(facts))
     ]
     parts = [
         '<div class="synk-explanation" style="color:inherit;line-height:1.4">',
@@ -224,7 +224,7 @@ def _cell(content: str, align: str) -> str:
 
 
 def _bar_in_svg(bar: Bar, used: list[Phase], longest: float) -> str:
-    """Return a bar whose length is its part of the longest one."""
+    """Return a bar as SVG; a bar of `longest` milliseconds has the full length."""
     rectangles, left = [], 0.0
     for phase in used:
         if phase.key not in bar.parts:
@@ -248,7 +248,7 @@ def _bar_in_svg(bar: Bar, used: list[Phase], longest: float) -> str:
 
 
 def check_times(facts: Facts) -> None:
-    """Raise ValueError where there is no bar to draw."""
+    """Raise ValueError if there is no bar to draw."""
     if not bars(facts):
         raise ValueError(
             f"there are no times of {facts.name} to draw: call it twice at least, as"
@@ -257,7 +257,7 @@ def check_times(facts: Facts) -> None:
 
 
 def size(facts: Facts) -> tuple[float, float]:
-    """Return the size of a figure that has room for the bars, in inches."""
+    """Return the size of a figure with room for the bars, in inches."""
     return 3.5 + 0.7 * len(bars(facts)), 3.5
 
 
@@ -278,7 +278,7 @@ def draw(facts: Facts, ax: Any) -> None:
 
 
 def _label_with_rows(bar: Bar, shown: list[Bar]) -> str:
-    """Return a bar's label, and its rows if the serial run is of another call's."""
+    """Return a bar's label; for a serial run of other rows than a call, with these."""
     of_ranks = sum(other.rows for other in shown if "serial" not in other.parts)
     if "serial" in bar.parts and of_ranks and abs(bar.rows - of_ranks) >= 0.5:
         return f"{bar.label},\n{number(bar.rows)} rows"

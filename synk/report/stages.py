@@ -1,4 +1,4 @@
-"""The stages of a function as data: what each computes, and what ends it, and why."""
+"""The stages of a function as `facts`: what each computes and reduces, and why."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from . import facts
 Shape = tuple[int, ...]
 
 _NEAR = 50
-"""Variables of which a line is looked for."""
+"""The most variables that `_line_of` searches for a line."""
 
 
 def stage_facts(spec: FunctionSpec, programs: Programs) -> list[facts.StageFacts]:
-    """Return what is known of all stages of an ordinary call."""
+    """Return the facts of all stages of an ordinary call."""
     cut = programs.cut("step", tuple(range(len(spec.outputs))))
     repeated = set(repetition(spec).nodes) if spec.repeated else set()
     sizes = Sizes(spec, programs)
@@ -62,15 +62,15 @@ def _stage(
 
 
 def in_all(sizes: Iterable[int | None]) -> int | None:
-    """Return the sum of sizes, if all are known."""
+    """Return the sum of sizes; None if one is None, as unknown."""
     known = list(sizes)
     return None if None in known else sum(size or 0 for size in known)
 
 
 def _computed(receives: list[Variable], wants: list[Variable]) -> list[Apply]:
-    """Return the nodes that a part of a stage computes.
+    """Return the nodes that compute `wants` from `receives`.
 
-    Views and shapes are left out, and what follows from constants and shapes alone.
+    Views, shapes, and values that follow from constants and shapes are left out.
     """
     nodes, shapes = besides_shapes(receives, wants)
     found, numbers = [], set(shapes)
@@ -83,7 +83,7 @@ def _computed(receives: list[Variable], wants: list[Variable]) -> list[Apply]:
 
 
 def _op(node: Apply) -> str:
-    """Return the name of a node's Op, without parameters, and that of its value."""
+    """Return the name of a node's Op, without parameters, and of its first output."""
     (var, *_) = node.outputs
     return op_name(node.op).split("{")[0] + (f" ({var.name})" if var.name else "")
 
@@ -103,7 +103,7 @@ def _reduced(
 
 
 def _why(var: Variable, spec: FunctionSpec) -> tuple[str, str | None]:
-    """Return why a collective is there, and the user's line that needs it."""
+    """Return why a value is reduced, and the user's line that needs it, or None."""
     need = spec.needs.get(var)
     if need is None:
         if var in spec.outputs and var not in spec.plain_outputs:
@@ -125,13 +125,13 @@ def _why(var: Variable, spec: FunctionSpec) -> tuple[str, str | None]:
 
 
 def _line_of(var: Variable) -> str | None:
-    """Return the user's line that made a variable, or else what it is made of.
+    """Return the user's line that made a variable, or the nearest one above it.
 
-    PyTensor does not always know the line of an Op of a gradient; what that takes from
-    the way forward has the line of which it is the gradient.
+    PyTensor may not know the line of an Op of a gradient, but an input from the forward
+    graph has a line.
     """
     todo, seen = [var], {var}
-    for near in todo:  # which grows
+    for near in todo:  # `todo` grows in the loop
         if (made := made_in(near)) is not None or len(todo) > _NEAR:
             return made
         inputs = [] if near.owner is None else near.owner.inputs
@@ -146,7 +146,7 @@ def repeated_facts(
     stages: list[facts.StageFacts],
     calls: facts.Calls | None,
 ) -> facts.Repeated | None:
-    """Return what is known of that which every rank computes from all rows."""
+    """Return the facts of what every rank computes from all rows; None if nothing."""
     if not spec.repeated:
         return None
     found = repetition(spec)
@@ -157,7 +157,7 @@ def repeated_facts(
 
 
 def draw_facts(spec: FunctionSpec, programs: Programs) -> list[facts.DrawFacts]:
-    """Return what is known of random numbers for rows."""
+    """Return the facts of random numbers that are drawn for rows."""
     found = []
     for node, skips, _ in spec.row_draws:
         by_place = programs.engine.NEEDS_SIZES and is_by_place(node)
@@ -169,7 +169,10 @@ def draw_facts(spec: FunctionSpec, programs: Programs) -> list[facts.DrawFacts]:
 def _time_alike(
     stages: list[facts.StageFacts], calls: facts.Calls | None
 ) -> float | None:
-    """Return what every rank computes alike, if that has all after gathers."""
+    """Return the milliseconds of computing alike on all ranks, if they measure gathers.
+
+    None if times are unknown, or a stage after a gather computes on rows as well.
+    """
     if calls is None or not calls.all_ranks_known or len(calls.ranks) < 2:
         return None
     is_after = False
@@ -181,7 +184,7 @@ def _time_alike(
 
 
 def own_facts(spec: FunctionSpec) -> list[facts.Origin]:
-    """Return the statistics that stay a rank's own, as they are without views."""
+    """Return the statistics that stay a rank's own, without broadcasts of them."""
     found: dict[Variable, None] = {}
     for var in spec.own_statistics:
         while var.owner is not None and isinstance(var.owner.op, DimShuffle):
@@ -190,21 +193,21 @@ def own_facts(spec: FunctionSpec) -> list[facts.Origin]:
     return [facts.Origin(name(var), made_in(var)) for var in found]
 
 
-# -- bytes of what is reduced
+# -- bytes of reduced values
 
 
 class Sizes:
     """The bytes of a function's reduced values.
 
-    The master's programs have seen shapes in calls. Before any, the shape of a shared
-    variable tells those of its gradient, and of what its new value is made of.
+    `programs` of the master has the shapes of past calls. Before the first call, a
+    shared variable's shape is that of its gradient, and of values in its update.
     """
 
     def __init__(self, spec: FunctionSpec, programs: Programs) -> None:
         self._spec, self._seen = spec, programs.shapes
 
     def of(self, var: Variable) -> int | None:
-        """Return the bytes of a reduced value, if they are known."""
+        """Return the bytes of a reduced value; None if unknown."""
         shape = self._shape(var)
         if shape is None:
             return None
@@ -222,7 +225,7 @@ class Sizes:
 
     @cached_property
     def _by_name(self) -> dict[str, SharedVariable]:
-        """The variables of which a gradient may be, by those names that one has."""
+        """Shared variables by name, of names that are unique."""
         variables = self._spec.shared_variables()
         count = Counter(map(str, variables))
         return {str(var): var for var in variables if count[str(var)] == 1}
@@ -234,10 +237,9 @@ class Sizes:
 
 
 def _shapes(shared: SharedVariable, new: Variable) -> dict[Variable, Shape]:
-    """Return shapes of what makes the new value of a variable, as far as its own tells.
+    """Return the shapes of values in a shared variable's update, from its own shape.
 
-    What goes into an elementwise Op, and is repeated along no axis, has the shape of
-    what comes out.
+    An input of an elementwise Op that is not broadcast has the shape of the output.
     """
     if not isinstance(shared.type, DenseTensorType):
         return {}

@@ -1,12 +1,12 @@
 """`synk.trace`: a timeline of what every rank does, for Perfetto or chrome://tracing.
 
 While a trace is on, every rank keeps a list of events. At the end the master collects
-the lists and writes them. The ranks of a machine have one clock, see `timing`. Those of
-several nodes are compared when the trace begins and when it ends, see `cluster.clocks`.
+the lists and writes them. The ranks of a machine have one clock (see `timing`). The
+clocks of several nodes are compared when the trace begins and ends (`cluster.clocks`).
 
 The file is in the Trace Event Format of Chromium's tracing. On one machine the session
-is a process, and each rank a thread of it. Of several nodes each is a process, with a
-further thread for what its master does with those of others.
+is a process, and each rank a thread of it. With several nodes, each node is a process,
+with a further thread for its master's exchanges with other masters.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ from .words import count
 
 
 class TraceOfRank(NamedTuple):
-    """What a rank has kept of a trace: events as tuples, and how many it dropped.
+    """A rank's part of a trace: events as tuples, and the number of dropped events.
 
-    `between` is, in the master of one of several nodes, the same two of what it did
-    between them; `clocks`, on rank 0, how the nodes' clocks compared in the end.
+    `between` has the same for a node's exchanges with other nodes, on its master; None
+    on other ranks. `clocks` has comparisons of the nodes' clocks at the end, on rank 0.
     """
 
     events: list[tuple]
@@ -57,25 +57,25 @@ def trace(path: str | os.PathLike, *, limit: int = 100_000) -> Iterator[None]:
     "Function call" or "Function run" as the script sees it. Other commands, such as
     compilations and collectives, have events of their own names.
 
-    On several machines each is a process in the file, named by its node and host. In
-    a reduction there is "nodes" as well: what the nodes exchange when all have met. A
-    further row of each node has all that its master does with the others: "nodes:
+    With several machines, each is a process in the file, named by its node and host. A
+    reduction has "nodes" as well: the exchange between the nodes after all have met. A
+    further row of each node shows its master's exchanges with other masters: "nodes:
     heads" (a round in which they meet), "nodes: idle" (waiting for a command), and
     "command", "rows", "all-to-all", "reduce", "all-gather" and "replies". The machines'
     clocks are compared when the trace begins and when it ends, and all times are by
     that of the first. ``otherData`` says how far the others were ahead of it, and the
-    most by which that can be wrong; in between, clocks are taken to go evenly.
+    largest possible error. In between, synk assumes that clocks run evenly.
 
-    The file is written when the block is left, also by an exception, and appears as a
-    whole or not at all.
+    The file is written when the block ends, also by an exception. It appears as a whole
+    or not at all.
 
     Parameters
     ----------
     path : str or path-like
         The file to write, or to replace.
     limit : int
-        How many events a rank keeps, some 0.5 kB each; a call has about five. What
-        comes later is dropped, and ``otherData`` in the file says how many those were.
+        How many events a rank keeps, some 0.5 kB each; a call has about five. Later
+        events are dropped, and ``otherData`` in the file has their number.
 
     Yields
     ------
@@ -127,11 +127,11 @@ def trace(path: str | os.PathLike, *, limit: int = 100_000) -> Iterator[None]:
             with replacing(target) as temporary:
                 temporary.write_text(json.dumps(document))
     finally:
-        _stop(context)  # here at least, whatever has come in between
+        _stop(context)  # in the master, if the command could not run
 
 
 def worker_start_trace(context: RankContext, limit: int) -> list[Sample]:
-    """Begin to keep events; return on rank 0 how the clocks of nodes compare."""
+    """Begin to keep events; return comparisons of nodes' clocks, on rank 0."""
     clocks = _compare_clocks(context)
     if (link := _link(context)) is not None:
         link.tracer = Tracer(limit)
@@ -140,15 +140,15 @@ def worker_start_trace(context: RankContext, limit: int) -> list[Sample]:
 
 
 def worker_stop_trace(context: RankContext) -> TraceOfRank:
-    """Keep events no longer; return those that were."""
+    """Stop keeping events; return those kept."""
     tracer, of_node = _stop(context)
-    own = ([], 0) if tracer is None else _told(tracer)
-    between_nodes = None if of_node is None else _told(of_node)
+    own = ([], 0) if tracer is None else _as_tuples(tracer)
+    between_nodes = None if of_node is None else _as_tuples(of_node)
     return TraceOfRank(*own, between_nodes, _compare_clocks(context))
 
 
 def _stop(context: RankContext) -> tuple[Tracer | None, Tracer | None]:
-    """End this rank's tracers, and return them."""
+    """Remove this rank's tracer, and that between nodes, and return both."""
     tracer, context.tracer, of_node = context.tracer, None, None
     if (link := _link(context)) is not None:
         of_node, link.tracer = link.tracer, None
@@ -156,30 +156,30 @@ def _stop(context: RankContext) -> tuple[Tracer | None, Tracer | None]:
 
 
 def _link(context: RankContext) -> Any:
-    """Return what connects the masters of several nodes, in one of them."""
+    """Return the link between masters of several nodes, on a master; else None."""
     return getattr(context.comm, "link", None)
 
 
-def _told(tracer: Tracer) -> tuple[list[tuple], int]:
-    """Return events as plain tuples, and how many there was no room for."""
+def _as_tuples(tracer: Tracer) -> tuple[list[tuple], int]:
+    """Return events as plain tuples, and the number of dropped events."""
     return list(map(tuple, tracer.events)), tracer.dropped
 
 
 def _compare_clocks(context: RankContext) -> list[Sample]:
-    """Compare the clocks of nodes, in their masters; one node has one clock."""
+    """Return comparisons of nodes' clocks, on masters; [] for one node."""
     alone = context.comm is context.local
     return [] if alone else context.comm.compare_clocks()
 
 
 def _collect(tracer: Tracer, pool: Pool) -> tuple[list[TraceOfRank], str | None]:
-    """Return the events of all ranks, or of rank 0 and what is in the way."""
+    """Return the events of all ranks and None, or those of rank 0 and the reason."""
     try:
         if SESSION.is_of(lambda: pool) or SESSION.state != "running":
             return SESSION.run(worker_stop_trace), None
         trouble = "synk was forked anew within the block"
     except SynkError as error:
         trouble = str(error)
-    return [TraceOfRank(*_told(tracer))], trouble
+    return [TraceOfRank(*_as_tuples(tracer))], trouble
 
 
 # -- the file
@@ -193,9 +193,16 @@ def _document(
     limit: int,
     trouble: str | None,
 ) -> dict[str, Any]:
-    """Return what the file says of all ranks; of rank 0 alone if there was trouble.
+    """Return the contents of the file.
 
-    There are `clocks` of several nodes, if they are known.
+    Parameters
+    ----------
+    kept : the ranks' parts, in order; rank 0's alone if there was trouble
+    nodes : the session's nodes
+    clocks : the nodes' clocks; [] for one node, or if unknown
+    began : the time when the trace began, by rank 0's clock in seconds
+    limit : the most events of a rank
+    trouble : why other ranks' parts are missing, or None
     """
     size, several = sum(node.ranks for node in nodes), len(nodes) > 1
     owners = [i for i, node in enumerate(nodes) for _ in range(node.ranks)]
@@ -217,12 +224,12 @@ def _document(
         for thread, label, name, found, lost in rows:
             dropped[label] = lost
             place = {"pid": process, "tid": thread}
-            events.append(_told_name("thread_name", place, name=name))
-            events.append(_told_name("thread_sort_index", place, sort_index=thread))
+            events.append(_metadata("thread_name", place, name=name))
+            events.append(_metadata("thread_sort_index", place, sort_index=thread))
             events += _of_row(found, place, clock, began)
     other = {"ranks": size, "limit per rank": limit, "dropped": dropped}
     if several:
-        other["nodes"] = _told_of_nodes(nodes, clocks)
+        other["nodes"] = _facts_of_nodes(nodes, clocks)
     if trouble is not None:
         other["incomplete"] = f"rank 0 only: {trouble}"
     return {"traceEvents": events, "displayTimeUnit": "ms", "otherData": other}
@@ -231,14 +238,14 @@ def _document(
 def _named_process(node: int, nodes: list[Node], process: int) -> Iterator[dict]:
     found, place = nodes[node], {"pid": process, "tid": 0}
     if len(nodes) == 1:
-        yield _told_name("process_name", place, name=f"synk, {found.ranks} ranks")
+        yield _metadata("process_name", place, name=f"synk, {found.ranks} ranks")
         return
     name = f"synk, node {node} on {found.host}, {count(found.ranks, 'rank')}"
-    yield _told_name("process_name", place, name=name)
-    yield _told_name("process_sort_index", place, sort_index=node)
+    yield _metadata("process_name", place, name=name)
+    yield _metadata("process_sort_index", place, sort_index=node)
 
 
-def _told_name(what: str, place: dict[str, int], **args: Any) -> dict[str, Any]:
+def _metadata(what: str, place: dict[str, int], **args: Any) -> dict[str, Any]:
     return {"ph": "M", "name": what, **place, "args": args}
 
 
@@ -248,20 +255,20 @@ def _of_row(
     clock: Callable[[float], float],
     began: float,
 ) -> Iterator[dict[str, Any]]:
-    """Yield the events of a row; `clock` returns a time of node 0 for one of theirs."""
+    """Yield a row's events; `clock` converts the row's times to those of node 0."""
     found = [TraceEvent(*event) for event in events]
-    # What encloses others first, as the format wants events of one start.
+    # Of events with one start, the format wants enclosing ones first.
     found.sort(key=lambda event: (event.start, -event.end))
     for event in found:
         times = clock(event.start), clock(event.end)
-        # In whole nanoseconds: what lies within an event does so after rounding.
+        # Rounded to whole nanoseconds, which keeps nested events nested.
         start, end = (round((time - began) * 1e9) for time in times)
         of_event = {"ph": "X", "name": event.name, "cat": event.category, **place}
         when = {"ts": start / 1000, "dur": (end - start) / 1000}
         yield {**of_event, **when, "args": event.args}
 
 
-def _told_of_nodes(nodes: list[Node], clocks: list[Clock]) -> dict[str, Any]:
+def _facts_of_nodes(nodes: list[Node], clocks: list[Clock]) -> dict[str, Any]:
     told: dict[str, Any] = {}
     for i, node in enumerate(nodes):
         told[f"node {i}"] = of_node = {"host": node.host, "ranks": node.ranks}

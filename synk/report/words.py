@@ -1,4 +1,4 @@
-"""An explanation in sentences: what its text, its HTML and its drawings say."""
+"""The sentences of an explanation, for its text, its HTML and its drawings."""
 
 from __future__ import annotations
 
@@ -21,32 +21,32 @@ from .facts import (
 )
 
 _LONGEST = 40
-"""Characters of a name that are shown."""
+"""The most characters of a name that are shown."""
 
 _MOST, _FEW = 6, 3
-"""Values of a stage, and Ops that need all rows, that are shown."""
+"""How many are shown: values of a stage, and Ops that need all rows."""
 
 _FIRST, _LAST = 12, 4
-"""Stages that are shown where there are more."""
+"""If there are more stages, so many of the first and of the last are shown."""
 
 
 class Sentence(NamedTuple):
-    """What a text is about, and the text."""
+    """A text, and a label that stands before it; "" below the same label."""
 
     label: str
     text: str
 
 
 def head(facts: Facts) -> str:
-    """Return the function's name, and how many ranks there are."""
+    """Return the function's name and the number of ranks."""
     where = "not forked" if facts.ranks is None else count(facts.ranks, "rank")
     if facts.nodes:
         where += f" on {len(facts.nodes)} nodes"
     return f"{short(facts.name)}: {where}"
 
 
-def said_of_calls(facts: Facts) -> Iterator[Sentence]:
-    """Say what a call is going to do, and how many there were."""
+def call_sentences(facts: Facts) -> Iterator[Sentence]:
+    """Yield sentences about what a call does, and the number of calls."""
     for role, variables in facts.inputs.items():
         if variables:
             texts = [f"{short(var.name)} {var.type}" for var in variables]
@@ -106,8 +106,8 @@ def said_of_calls(facts: Facts) -> Iterator[Sentence]:
         yield Sentence("calls", text)
 
 
-def said_of_times(facts: Facts) -> Iterator[Sentence]:
-    """Say what is known of times beside the ranks' phases, which are bars."""
+def time_sentences(facts: Facts) -> Iterator[Sentence]:
+    """Yield sentences about times, except the ranks' phases, which are bars."""
     yield from _listed("exchanged", _between_nodes(facts.nodes))
     calls, speed_up, serial = facts.calls, facts.speed_up, facts.serial
     if calls is not None and calls.ranks and not calls.all_ranks_known:
@@ -124,7 +124,7 @@ def said_of_times(facts: Facts) -> Iterator[Sentence]:
 
 
 def _listed(label: str, texts: Iterator[str] | Sequence[str]) -> Iterator[Sentence]:
-    """Yield texts below one label."""
+    """Yield sentences for texts below one label."""
     for i, text in enumerate(texts):
         yield Sentence("" if i else label, text)
 
@@ -133,7 +133,7 @@ def _listed(label: str, texts: Iterator[str] | Sequence[str]) -> Iterator[Senten
 
 
 def levels(stages: list[StageFacts]) -> Iterator[tuple[int, StageFacts | None]]:
-    """Yield the stages to show with their levels; None for those between, so many."""
+    """Yield (level, stage) for stages to show, and (number, None) for the others."""
     between = len(stages) - _FIRST - _LAST
     for level, stage in enumerate(stages):
         if between <= 0 or not _FIRST <= level < len(stages) - _LAST:
@@ -143,27 +143,27 @@ def levels(stages: list[StageFacts]) -> Iterator[tuple[int, StageFacts | None]]:
 
 
 def sizes(stage: StageFacts) -> str:
-    """Say how many bytes of each dtype a stage reduces."""
+    """Return the bytes of each dtype that a stage reduces, in words."""
     return ", ".join(f"{nbytes(n)} of {dtype}" for dtype, n in stage.bytes.items())
 
 
 def reductions(stage: StageFacts) -> list[str]:
-    """Say of each value that a stage reduces what it is, and what needs it."""
+    """Return a text for each value that a stage reduces, with what needs it."""
     return first(list(map(_reduced, stage.reduces)))
 
 
 def plan_table(title: str, plans: list[PlanTimes]) -> str:
-    """Return what was measured of a function's plans."""
+    """Return a table of the measured times of a function's plans."""
     if not plans:
         return f"{title}: there is one plan for it"
     return "\n  ".join([title, *map(_plan_times, plans)])
 
 
 def _output(output: Output) -> Sentence:
-    # The name is as messages have it: "output 0 (loss)".
+    # The name has the form "output 0 (loss)".
     words = output.name.split(" ", 2)
     label, name = " ".join(words[:2]), words[2][1:-1]
-    # The line that made a value is said if that has no name of its own.
+    # An output without a name, shown as an Op with "(...)", gets its line as well.
     where = _in(output.made) if name.endswith(")") else ""
     shown = output.kind
     if output.reason is not None:
@@ -207,7 +207,7 @@ def _held(held: Held) -> str:
 
 
 def _bits(facts: Facts) -> Iterator[str]:
-    """Say on what the bits of outputs and updates depend."""
+    """Yield texts that say if the bits of outputs and updates depend on the ranks."""
     named = [(f"output {i}", each.bits) for i, each in enumerate(facts.outputs)]
     named += [(short(each.name), each.bits) for each in facts.updates]
     found: dict[Bits, list[str]] = {}
@@ -236,7 +236,7 @@ def _counted(calls: Calls | CallsAlone) -> str:
 
 
 def _calls(calls: Calls | None) -> str:
-    """Say how many calls there were, of how many rows, and what one takes."""
+    """Return the number of calls, their mean rows and bytes, and their mean time."""
     if calls is None:
         return "none yet"
     text = _counted(calls)
@@ -249,7 +249,7 @@ def _calls(calls: Calls | None) -> str:
 
 
 def _between_nodes(nodes: list[NodeFacts]) -> Iterator[str]:
-    """Say what each of several nodes exchanges with the others in a call."""
+    """Yield a text for each node: its exchanges with other nodes in a call."""
     for i, node in enumerate(nodes):
         found = node.exchanged
         if found is None:
@@ -263,12 +263,12 @@ def _between_nodes(nodes: list[NodeFacts]) -> Iterator[str]:
 
 
 def node_name(number: int, node: NodeFacts) -> str:
-    """Return how a node is called."""
+    """Return a node's number and host in words."""
     return f"node {number} ({short(node.host)})"
 
 
 def _exchanges(made: Exchanges) -> Iterator[str]:
-    """Say what a training rule's exchanges take, and how old parameters are in them."""
+    """Yield texts about a training rule's exchanges: times, waits, staleness."""
     yield f"{made.rule}, {nbytes(made.bytes)} of parameters"
     for row in made.ranks:
         text = f"rank {row.rank}: {row.exchanges:,} exchanges"
@@ -284,7 +284,7 @@ def _exchanges(made: Exchanges) -> Iterator[str]:
 
 
 def count(number_of: float, what: str) -> str:
-    """Return a number with the name of what it counts.
+    """Return a number with the noun that it counts, in the plural if it is not 1.
 
     >>> count(1, "rank"), count(1_200, "time"), count(0.5, "time")
     ('1 rank', '1,200 times', '0.5 times')
@@ -293,7 +293,7 @@ def count(number_of: float, what: str) -> str:
 
 
 def number(value: float) -> str:
-    """Return a mean of whole numbers.
+    """Return a number with commas, and one decimal if it is no whole number.
 
     >>> number(1e6), number(12.5), number(1 / 3)
     ('1,000,000', '12.5', '0.3')
@@ -326,18 +326,18 @@ def nbytes(value: int | None) -> str:
 
 
 def first(texts: list[str], most: int = _MOST, what: str = "") -> list[str]:
-    """Return the first texts, and how many there are more."""
+    """Return the first `most` texts, and one that counts the others."""
     more = len(texts) - most
     return [*texts[:most], f"and {more} more{what}"] if more > 0 else texts
 
 
 def some(names: list[str]) -> str:
-    """Return the first names, and how many there are more."""
+    """Return the first names, shortened, and the number of others."""
     return ", ".join(first(list(map(short, names))))
 
 
 def short(name: str) -> str:
-    """Return a name, or the ends of a long one."""
+    """Return a name; of a long one both ends, with dots between."""
     name = " ".join(name.split())
     if len(name) <= _LONGEST:
         return name
@@ -346,7 +346,7 @@ def short(name: str) -> str:
 
 
 def _at(made: str | None) -> str:
-    """Return the file and the line's number alone, as " (fit.py:12)"."""
+    """Return the place of a line of `made_in`, as " (fit.py:12)"; "" for None."""
     place = (made or "").split("`")[0].removesuffix(": ")
     return f" ({place})" if place else ""
 
