@@ -28,6 +28,7 @@ from pytensor.graph.traversal import ancestors
 from pytensor.link.vm import VMLinker
 from pytensor.tensor.type import DenseTensorType
 
+from ..compiler.cloning import step_of
 from ..engines import host
 from ..engines.precision import EPSILONS, contains_product
 
@@ -52,11 +53,18 @@ another such change has a probability of some 1e-4.
 """
 
 FEW = 10_000
-"""Of so few numbers in all arguments PyTensor's code in Python computes the graph.
+"""With at most `FEW` numbers in all arguments, the graph is computed in Python.
 
-To compile C for every step, and numba for graphs within it, takes seconds to minutes.
-With more numbers errors may add up otherwise in C, and it is faster.
+To compile C for every step takes seconds to minutes. With more numbers C is faster, and
+its sums, which have other errors than NumPy's, are those to be compared.
 """
+
+SAFE = "canonicalize", "stabilize"
+"""The rewrites for stability, without which other numbers would be computed."""
+
+
+def _in_python(*rewrites: str) -> Mode:
+    return Mode(VMLinker(c_thunks=False), RewriteDatabaseQuery(include=rewrites))
 
 
 class Expected:
@@ -128,30 +136,15 @@ class Expected:
         of_step, of_factor = ChangeDigits(self._digits), ChangeDigits(self._factors)
         for node in graph.toposort():
             if are_few and isinstance(node.op, OpFromGraph):
-                node.op = _in_python(node.op)
+                node.op = InPython(node)
             if self._of_products and contains_product(node):
                 for i, var in enumerate(node.inputs):
                     if _is_of_floats(var):
                         graph.change_node_input(node, i, of_factor(var))
             for var in filter(_is_of_floats, node.outputs):
                 graph.replace(var, of_step(var))
-        mode = _mode_of_python() if are_few else Mode("vm", NO_REWRITES)
+        mode = _in_python() if are_few else Mode("vm", RewriteDatabaseQuery(include=[]))
         return host.compile_graph(self._inputs, list(graph.outputs), [], mode, None, {})
-
-
-SAFE = "canonicalize", "stabilize"
-NO_REWRITES = RewriteDatabaseQuery(include=[])
-
-
-def _mode_of_python(*rewrites: str) -> Mode:
-    return Mode(VMLinker(c_thunks=False), RewriteDatabaseQuery(include=rewrites))
-
-
-def _in_python(op: Any) -> OpFromGraph:
-    """Return an Op with the same graph, which is computed in Python."""
-    op = op.clone()
-    op._fn, op.kwargs = None, op.kwargs | {"mode": _mode_of_python(*SAFE)}
-    return op
 
 
 def _is_of_floats(var: Any) -> bool:
@@ -176,6 +169,28 @@ class Digits:
         moved = (array * (1 + moves)).astype(array.dtype)
         is_whole = (array == np.rint(array)) & (np.abs(array) * self.unit < 1)
         return np.where(is_whole, array, moved)
+
+
+class InPython(Op):
+    """The Op that computes a node's inner graph by PyTensor's code in Python.
+
+    PyTensor compiles an `OpFromGraph` in its default mode, whatever the outer one.
+    """
+
+    def __init__(self, node: Apply) -> None:
+        inputs, outputs = step_of(node)
+        self._types = [var.type for var in outputs]
+        mode = _in_python(*SAFE)
+        self._compute = host.compile_graph(inputs, outputs, [], mode, None, {})
+
+    def make_node(self, *inputs: Any) -> Apply:
+        """Apply the Op to the inner graph's inputs."""
+        return Apply(self, list(inputs), [each() for each in self._types])
+
+    def perform(self, node: Apply, inputs: Sequence, output_storage: Sequence) -> None:
+        """Store the inner graph's outputs."""
+        for storage, value in zip(output_storage, self._compute(*inputs), strict=True):
+            storage[0] = value
 
 
 class ChangeDigits(Op):
