@@ -1,8 +1,8 @@
 """Models of Keras 3, with its torch and its JAX backend, as training steps.
 
-A `KerasModel` is a `synk.train.Model`. It computes by what Keras has for all of its
-backends: a `keras.StatelessScope`, in which variables have the values that they are
-given, and ``stateless_apply`` of an optimizer.
+A `KerasModel` is a `synk.train.Model`. It uses Keras's interface to all of its
+backends: a `keras.StatelessScope`, in which variables have given values, and
+``stateless_apply`` of an optimizer.
 """
 
 from __future__ import annotations
@@ -23,28 +23,28 @@ from .user_frames import entry
 Arrays = Sequence[np.ndarray]
 
 RATE = "learning_rate"
-"""The name of a variable of an optimizer."""
+"""The name of the optimizer's variable for its learning rate."""
 
 
 @entry
 def step(model: Any, inputs: Sequence, *, targets: int = 1, **options: Any) -> Step:
     """Make a training step of a compiled model of Keras 3.
 
-    Its loss and its optimizer are those that it was compiled with. A call returns the
-    loss before the step, with the penalties of layers. The script's model gets what was
-    trained, and what its optimizer keeps, by ``step.pull()``.
+    The loss and the optimizer are those that the model was compiled with. A call
+    returns the loss before the step, with the penalties of layers. ``step.pull()``
+    copies the trained weights and the optimizer's variables to the script's model.
 
     Parameters
     ----------
     model : keras.Model, str or Path
-        Or the file of one, which ``model.save`` has written.
+        The model, or a file that ``model.save`` has written.
     inputs : sequence of array_like or TensorVariable
-        What the step is called with, for its dtypes and numbers of axes alone: first
-        the model's inputs, then its targets. All have a row each.
+        Examples of the step's inputs, for their dtypes and numbers of axes: first the
+        model's inputs, then its targets. All have rows.
     targets : int
-        How many of the last inputs are targets.
+        The number of targets, the last inputs.
     **options
-        Those of :func:`synk.train.step`.
+        Arguments of :func:`synk.train.step`.
 
     Returns
     -------
@@ -60,9 +60,9 @@ def step(model: Any, inputs: Sequence, *, targets: int = 1, **options: Any) -> S
     Notes
     -----
     Batch normalisation normalises by a rank's own rows, and moving averages become the
-    mean of the ranks'. Dropout draws other numbers on each rank, the same again for the
-    same number of ranks; on torch, layers of dropout without a seed draw the same for a
-    row on any number of ranks. Metrics are not computed: see ``model.evaluate``.
+    mean of the ranks'. Dropout draws other numbers on each rank, the same in each run
+    on the same number of ranks; on torch, a dropout layer without a seed draws the same
+    for a row on any number of ranks. Metrics are not computed: see ``model.evaluate``.
     """
     if isinstance(model, (str, Path)):
         model = keras.saving.load_model(model)
@@ -70,7 +70,7 @@ def step(model: Any, inputs: Sequence, *, targets: int = 1, **options: Any) -> S
 
 
 def _attribute(name: str, doc: str) -> Any:
-    """Return an attribute of a `KerasModel` that holds arrays."""
+    """Return a property of a `KerasModel` for the arrays of attribute `name`."""
     return property(
         lambda model: model._values(name),
         lambda model, arrays: model._show(name, arrays),
@@ -81,8 +81,8 @@ def _attribute(name: str, doc: str) -> Any:
 class KerasModel(Model):
     """A compiled model of Keras 3.
 
-    The script's has its values in Keras's variables. A rank's, which was pickled, has
-    those that it is shown, and those of its variables do not matter.
+    The script's model has its values in Keras's variables. A rank's model, which was
+    pickled, uses the arrays that its attributes are set to, and not its variables.
     """
 
     parameters = _attribute("parameters", "The trainable weights.")
@@ -125,12 +125,12 @@ class KerasModel(Model):
             self._ranks[name] = arrays
             return
         for variable, array in zip(self._variables(name), arrays, strict=True):
-            if variable.name != RATE:  # which is the script's to say
+            if variable.name != RATE:  # the script sets the rate
                 variable.assign(array)
 
     @property
     def settings(self) -> list[float]:  # type: ignore[override]
-        """The optimizer's learning rate; none where a schedule of Keras tells it."""
+        """The optimizer's learning rate; [] if it follows a schedule of Keras."""
         kept = self.model.optimizer.variables
         return [float(_as_numpy(kept[i])) for i in _places(RATE, kept)]
 
@@ -145,10 +145,10 @@ class KerasModel(Model):
         return _BACKENDS[keras.backend.backend()](self)
 
     def gradient(self, *rows: np.ndarray) -> tuple[float, Arrays, float]:
-        """Return the loss of rows, as a sum, its gradient, and their number."""
+        """Return the rows' loss (a sum), its gradient, and the number of rows."""
         n, given = len(rows[0]), [each.copy() for each in self.buffers]
         seeds = _places("seed_generator_state", self.model.non_trainable_variables)
-        for i in seeds:  # a seed and a count: other rows than the first draw others
+        for i in seeds:  # a seed and a count: each rank's rows get another seed
             given[i][0] += self.draw.place
         loss, slopes, new = self._backend.gradient(self.parameters, given, rows)
         for i, value in enumerate(map(_as_numpy, new)):
@@ -170,12 +170,12 @@ class KerasModel(Model):
             old[...] = _as_numpy(new)
 
     def loss(self, *rows: np.ndarray) -> tuple[float, float]:
-        """Return the loss of rows, as a sum, and their number, as in evaluation."""
+        """Return the rows' loss (a sum) and number, as in evaluation."""
         n = len(rows[0])
         return float(self._backend.loss(self.parameters, self.buffers, rows)) * n, n
 
     def loss_of(self, trained: Any, others: Any, rows: Any, training: bool) -> tuple:
-        """Return the loss of tensors, and what the other variables are afterwards."""
+        """Return the loss of rows, and the new values of variables not trained."""
         at = len(rows) - self._targets
         x, y = (each[0] if len(each) == 1 else each for each in (rows[:at], rows[at:]))
         not_trained = self.model.non_trainable_variables
@@ -198,7 +198,7 @@ def _as_numpy(value: Any) -> np.ndarray:
 
 
 class _OnTorch:
-    """Computes by torch, of arrays; each rank with its own threads."""
+    """Computes by torch, on arrays; each rank with its own threads."""
 
     def __init__(self, model: KerasModel) -> None:
         from . import torch as ours
@@ -238,7 +238,7 @@ class _OnTorch:
 
 
 class _OnJax:
-    """Computes by JAX, of arrays."""
+    """Computes by JAX, on arrays."""
 
     def __init__(self, model: KerasModel) -> None:
         import jax
@@ -263,16 +263,16 @@ _BACKENDS: dict[str, Callable[[KerasModel], Any]] = {"torch": _OnTorch, "jax": _
 
 
 class Callbacks(Callback):
-    """Callbacks of Keras that read the numbers of an epoch, for a `synk.Trainer`.
+    """Runs Keras's callbacks between the epochs of a `synk.Trainer`.
 
     Parameters
     ----------
     step : synk.train.Step
-        Of a model of Keras, which they see with the weights of that time.
+        The step of a Keras model, which the callbacks see with its present weights.
     callbacks : sequence of keras.callbacks.Callback
         Their ``on_epoch_begin`` and ``on_epoch_end`` are called, with the numbers of an
-        epoch as `logs`, such as "loss" and "val_loss". What they set, as weights or a
-        learning rate, is heeded, and ``model.stop_training`` ends the training.
+        epoch as `logs`, such as "loss" and "val_loss". Ranks go on with the weights or
+        learning rate that they set, and ``model.stop_training`` ends the training.
     """
 
     def __init__(self, step: Step, callbacks: Sequence[Any]) -> None:
@@ -281,7 +281,7 @@ class Callbacks(Callback):
         self._has_begun = False
 
     def before_epoch(self, trainer: Any, epoch: int) -> None:
-        """Have an epoch begin."""
+        """Call ``on_epoch_begin``, and ``on_train_begin`` before the first epoch."""
         if not self._has_begun:
             self._has_begun = True
             for each in self._callbacks:
@@ -290,7 +290,7 @@ class Callbacks(Callback):
         self._call("on_epoch_begin", epoch)
 
     def after_epoch(self, trainer: Any, numbers: Mapping[str, float]) -> bool:
-        """Have an epoch end; return whether training is to."""
+        """Call ``on_epoch_end``; return ``model.stop_training``."""
         model = self._model.model
         model.stop_training = False
         self._call("on_epoch_end", int(numbers["epoch"]) - 1, dict(numbers))

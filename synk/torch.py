@@ -1,7 +1,7 @@
 """Modules of torch as training steps: `synk.torch.step`.
 
 A `TorchModel` is a `synk.train.Model` whose arrays are the memory of a module's
-parameters and buffers, and of the tensors that its optimizer keeps.
+parameters and buffers, and of its optimizer's state.
 """
 
 from __future__ import annotations
@@ -42,42 +42,42 @@ def step(
 ) -> Step:
     """Make a training step of a module of torch.
 
-    A call of it computes what the loop of one process does: the gradients of the loss
-    of all rows, by ranks that have a part of the rows each, and a step of the
-    optimizer. Every rank has a copy of the module; the script's own is up to date
-    wherever it is called, and in ``module.state_dict()`` and
-    ``optimizer.state_dict()``. What their ``load_state_dict`` sets, ranks go on with.
+    A call computes the same as the training loop of one process: the gradients of the
+    loss over all rows, of which each rank has a part, and a step of the optimizer.
+    Every rank has a copy of the module. The script's module is brought up to date when
+    it is called, and by ``module.state_dict()`` and ``optimizer.state_dict()``; after
+    their ``load_state_dict`` ranks go on with the new values.
 
     Parameters
     ----------
     module : torch.nn.Module
         On the CPU, with trainable parameters of one dtype, float32 or float64.
     loss : callable
-        Called with what the module returns, and the targets. It returns the mean over
-        the rows, as torch's do by default; or a loss for each row; or, where rows do
-        not count alike, a pair: the sum, and what to divide it by. Of
-        ``CrossEntropyLoss`` and ``NLLLoss`` it is known how weights and `ignore_index`
-        count. With ``reduction="sum"`` the step is by the sum.
+        Called with the module's result and the targets. It returns the mean over the
+        rows, as torch's losses do by default; or a loss for each row; or, if rows have
+        weights, a pair: the sum, and the number to divide it by. The weights and
+        `ignore_index` of ``CrossEntropyLoss`` and ``NLLLoss`` are taken into account.
+        With ``reduction="sum"`` the step is by the sum.
     optimizer : torch.optim.Optimizer
-        Of the module's parameters. Its learning rate and other numbers are as the
-        script sets them, by a scheduler say: a call takes them as they are then.
+        The optimizer of the module's parameters. The script, or a scheduler, may change
+        its learning rate and other numbers: a call uses their present values.
     inputs : sequence of array_like, torch.Tensor or TensorVariable
-        What the step is called with, for its dtypes and numbers of axes alone: first
-        the module's arguments, then the loss's targets. All have a row each.
+        Examples of the step's inputs, for their dtypes and numbers of axes: first the
+        module's arguments, then the loss's targets. All have rows.
     targets : int
-        How many of the last inputs are the loss's.
+        The number of targets, the last inputs.
     clip_norm : float, optional
         The norm that the gradient of all rows is clipped to, as by
         ``torch.nn.utils.clip_grad_norm_``.
     seed : int
-        Of dropout.
+        The seed of dropout.
     sync_batch_norm : bool
-        Whether layers of batch normalisation have the mean and the variance of all
+        Whether layers of batch normalisation use the mean and the variance of all
         ranks' rows. Then each rank must have some rows of a batch, and `num_slices`
-        is 1.
+        must be 1.
     **options
-        Those of :func:`synk.function`: `name`, and `local` for a step that each rank
-        makes by itself, for a training rule.
+        Arguments of :func:`synk.train.step`: `name`, and `local` for a step that each
+        rank makes by itself, for a training rule.
 
     Returns
     -------
@@ -87,19 +87,19 @@ def step(
     Raises
     ------
     TypeError, ValueError
-        If the module or the optimizer is none that can be trained so.
+        If ranks cannot train the module or use the optimizer.
 
     Notes
     -----
-    Layers are in the modes in which they were when the step was made, mostly that of
-    ``module.train()``. ``step.loss`` evaluates them all.
+    A step runs each layer in the mode it had when the step was made, mostly that of
+    ``module.train()``; ``step.loss`` runs all in the mode of ``module.eval()``.
 
-    Layers whose output for a row depends on other rows, such as ``BatchNorm``, see
-    a rank's own rows, as with torch's DistributedDataParallel; running averages become
-    the mean of the ranks'. With `sync_batch_norm` all is as in one process. What
-    ``dropout`` drops of a row does not depend on ranks, nor on slices; its rows are
-    along axis 0. Other random numbers, as attention layers draw them, are a rank's own:
-    the same again for the same ranks.
+    Layers whose output for a row depends on other rows, such as ``BatchNorm``, use a
+    rank's own rows, as with torch's DistributedDataParallel; running averages become
+    the mean of the ranks'. With `sync_batch_norm` the numbers are those of one process.
+    The elements that ``dropout`` drops of a row (along axis 0) do not depend on ranks
+    or slices. Other random numbers, such as those of attention layers, differ between
+    ranks; they are the same in each run on the same number of ranks.
 
     Examples
     --------
@@ -127,14 +127,14 @@ os.register_at_fork(after_in_child=partial(_forks.append, None))
 
 
 class Threads:
-    """Has torch compute with a rank's own threads.
+    """Runs torch with a rank's number of threads.
 
-    MKL, which torch has within it, has a number of its own, from variables of the
-    environment that it has read when it was loaded; ``set_num_threads`` sets both. The
-    script has its number back afterwards.
+    ``set_num_threads`` also sets the number of MKL's threads, which torch's MKL takes
+    from the environment when it is loaded. In the script's process the old number is
+    set again afterwards.
 
-    OpenMP's threads do not come through a fork: who had them before, as the script may,
-    would wait for them for ever. A thread that is started after it has its own.
+    OpenMP's threads do not survive a fork: if the parent had used them, the child would
+    wait for them forever. So a child computes in a new thread, which starts its own.
     """
 
     def __init__(self) -> None:
@@ -144,7 +144,7 @@ class Threads:
         return Threads, ()
 
     def run(self, work: Callable[..., Any], *args: Any) -> Any:
-        """Return what `work` returns."""
+        """Return ``work(*args)``."""
         if not _forks or (SESSION.threads or 1) == 1:
             return self._run(work, *args)
         if self._pool is None:
@@ -175,15 +175,15 @@ class TorchModel(Model):
         sync_batch_norm: bool = False,
     ) -> None:
         self._module, self._loss, self._optimizer = module, loss, optimizer
-        self._is_in_step = sync_batch_norm
+        self._syncs_batch_norm = sync_batch_norm
         self._targets, self._clip_norm = targets, clip_norm
         self._threads = Threads()
         self.is_mean = getattr(loss, "reduction", "mean") != "sum"
         _check(module, optimizer)
-        # Of each layer, as of batch normalisation that is not to be trained.
+        # By layer: some may be in evaluation mode, such as fixed batch normalisation.
         self._modes = [each.training for each in module.modules()]
         self._trained = [p for p in module.parameters() if p.requires_grad]
-        # Booleans are masks: nothing could combine those of several ranks.
+        # Without booleans: masks of several ranks cannot be combined.
         self._buffers = [b for b in module.buffers() if b.dtype != torch.bool]
         self._state = _State(module, optimizer, self._trained)
 
@@ -191,30 +191,30 @@ class TorchModel(Model):
 
     @property
     def parameters(self) -> list[np.ndarray]:  # type: ignore[override]
-        """Those that require a gradient."""
+        """The module's parameters that require a gradient."""
         return [p.detach().numpy() for p in self._trained]
 
     @parameters.setter
     def parameters(self, arrays: Sequence[np.ndarray]) -> None:
-        _show(self._trained, arrays)
+        _set_memory(self._trained, arrays)
 
     @property
     def buffers(self) -> list[np.ndarray]:  # type: ignore[override]
-        """Those of the module."""
+        """The module's buffers, except booleans."""
         return [b.detach().numpy() for b in self._buffers]
 
     @buffers.setter
     def buffers(self, arrays: Sequence[np.ndarray]) -> None:
-        _show(self._buffers, arrays)
+        _set_memory(self._buffers, arrays)
 
     @property
     def kept(self) -> list[np.ndarray]:  # type: ignore[override]
-        """What the optimizer has for each parameter."""
+        """The optimizer's state; see `_State`."""
         return self._state.arrays
 
     @kept.setter
     def kept(self, arrays: Sequence[np.ndarray]) -> None:
-        self._state.show(arrays)
+        self._state.set_memory(arrays)
 
     @property
     def settings(self) -> list[float]:  # type: ignore[override]
@@ -237,27 +237,27 @@ class TorchModel(Model):
                 group[name] = value
 
     def follow(self, made: Step) -> None:
-        """Have the script's module hold what a step has trained, when it is asked."""
+        """Have the script's module and optimizer get the ranks' values when used."""
         pull, push = _Hook(made.pull), _Hook(made.push)
         self._module.register_forward_pre_hook(pull)
         for each in (self._module, self._optimizer):
             each.register_state_dict_pre_hook(pull)
-            each.register_load_state_dict_pre_hook(pull)  # it may set some only
+            each.register_load_state_dict_pre_hook(pull)  # for values it does not set
             each.register_load_state_dict_post_hook(push)
 
     # -- computing
 
     def gradient(self, *rows: np.ndarray) -> tuple[float, list[np.ndarray], float]:
-        """Return the loss of rows, as a sum, its gradient and their weight."""
+        """Return the rows' loss (a sum), its gradient, and the rows' weight."""
         return self._threads.run(self._gradient, *rows)
 
     def _gradient(self, *rows: np.ndarray) -> tuple[float, list[np.ndarray], float]:
         for each, mode in zip(self._module.modules(), self._modes, strict=True):
             each.training = mode
-        all_reduce = self.all_reduce if self._is_in_step else None
+        all_reduce = self.all_reduce if self._syncs_batch_norm else None
         with drawing(self.draw, all_reduce):
             loss, weight = self._summed(rows)
-            found = gradients(loss, self._trained, self._is_in_step)
+            found = gradients(loss, self._trained, self._syncs_batch_norm)
         return loss.item(), [gradient.numpy() for gradient in found], weight
 
     def update(self, gradient: Sequence[np.ndarray]) -> None:
@@ -272,7 +272,7 @@ class TorchModel(Model):
         self._state.step()
 
     def loss(self, *rows: np.ndarray) -> tuple[float, float]:
-        """Return the loss of rows, as a sum, and their weight, as in evaluation."""
+        """Return the rows' loss (a sum) and weight, in evaluation mode."""
         return self._threads.run(self._evaluated, *rows)
 
     @torch.no_grad()
@@ -282,7 +282,7 @@ class TorchModel(Model):
         return loss.item(), weight
 
     def before_step(self) -> None:
-        """Have schedulers see a step: without gradients it moves nothing."""
+        """Make a step without gradients, which moves nothing: schedulers count it."""
         self._optimizer.zero_grad()
         self._optimizer.step()
 
@@ -300,7 +300,7 @@ class TorchModel(Model):
 
 
 def _check(module: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
-    """Raise unless these can be trained by ranks."""
+    """Raise unless ranks can train the module by the optimizer."""
     if isinstance(optimizer, torch.optim.LBFGS):
         raise TypeError("LBFGS computes the loss again within a step: ranks cannot")
     own = {id(p) for p in module.parameters() if p.requires_grad}
@@ -321,7 +321,7 @@ def _check(module: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
 
 
 def _weight(loss: Callable, tensors: Tensors) -> float:
-    """Return what torch divides by, where a loss is a mean."""
+    """Return the number that torch divides by to make a loss a mean."""
     target = tensors[-1]
     of_labels = torch.nn.CrossEntropyLoss, torch.nn.NLLLoss
     if isinstance(loss, of_labels) and not target.is_floating_point():
@@ -332,19 +332,19 @@ def _weight(loss: Callable, tensors: Tensors) -> float:
     return len(tensors[0])
 
 
-def _show(tensors: Tensors, arrays: Sequence[np.ndarray]) -> None:
-    """Have tensors lie in the memory of arrays."""
+def _set_memory(tensors: Tensors, arrays: Sequence[np.ndarray]) -> None:
+    """Set the memory of tensors to that of arrays."""
     for tensor, array in zip(tensors, arrays, strict=True):
         tensor.data = as_tensor(array)
 
 
 def as_tensor(array: np.ndarray) -> torch.Tensor:
-    """Return a tensor in the memory of an array, or of a copy that can be written."""
+    """Return a tensor in the memory of an array, or of a copy if it is read-only."""
     return torch.from_numpy(array if array.flags.writeable else array.copy())
 
 
 class _Hook:
-    """Calls something, in this process: in pickles and copies it calls nothing."""
+    """Calls `call`, in this process alone: a pickled or copied hook does nothing."""
 
     def __init__(self, call: Callable | None = None) -> None:
         self._call = call
@@ -361,9 +361,12 @@ class _Hook:
 
 
 def _numbers(optimizer: torch.optim.Optimizer) -> Iterator[tuple]:
-    """Yield the numbers of an optimizer's groups: group, name, place in a tuple."""
+    """Yield the numbers of an optimizer's groups: group, name, index, value.
+
+    The index is None unless the group has a tuple of that name.
+    """
     for group in optimizer.param_groups:
-        for name in optimizer.defaults:  # schedulers have numbers of their own there
+        for name in optimizer.defaults:  # not the numbers that schedulers add
             value: Any = group.get(name)
             several = isinstance(value, tuple)
             for i, each in enumerate(value if several else [value]):
@@ -374,11 +377,11 @@ def _numbers(optimizer: torch.optim.Optimizer) -> Iterator[tuple]:
 
 
 class _State:
-    """The tensors that an optimizer keeps, as arrays.
+    """The tensors of an optimizer's state, as arrays.
 
-    Most optimizers make them in their first step, and not all as zeros. So the first
-    array is a number, 0 before this step: then there are none, whatever the others are.
-    Which there will be, a copy of the optimizer tells.
+    Most optimizers make their state in the first step, and not all as zeros. So the
+    first array is a flag: 0 before this step, when there is no state and the others do
+    not count. Their shapes are found by a step of a copy of the optimizer.
     """
 
     def __init__(
@@ -391,7 +394,7 @@ class _State:
         self._memory: Sequence[np.ndarray] = ()
         states = [optimizer.state.get(param, {}) for param in trained]
         if not any(states):
-            states = _tried(module, optimizer)
+            states = _state_after_step(module, optimizer)
         self._like = [dict(state) for state in states]
 
     def _tensors(self, states: Sequence[dict]) -> list[torch.Tensor]:
@@ -405,16 +408,16 @@ class _State:
 
     @property
     def arrays(self) -> list[np.ndarray]:
-        """What the optimizer has now."""
+        """The flag, and the tensors of the present state."""
         states = [self._optimizer.state.get(param, {}) for param in self._trained]
         number = np.ones if any(states) else np.zeros
         tensors = self._tensors(states if any(states) else self._like)
-        # Before its first step there is memory for what it will have.
+        # Before the first step these are the copy's, for their shapes.
         found = [tensor.detach().numpy() for tensor in tensors]
         return [number((), self._trained[0].detach().numpy().dtype), *found]
 
-    def show(self, arrays: Sequence[np.ndarray]) -> None:
-        """Have the optimizer's tensors lie in the memory of arrays."""
+    def set_memory(self, arrays: Sequence[np.ndarray]) -> None:
+        """Set the optimizer's state to the memory of arrays."""
         is_made, *self._memory = arrays
         self._is_made = is_made
         if not is_made:
@@ -429,7 +432,7 @@ class _State:
             self._optimizer.state[param].update({**like, **tensors})
 
     def step(self) -> None:
-        """Make a step, and have what is kept in the arrays that were shown."""
+        """Make a step, and write the new state to the arrays given to `set_memory`."""
         self._optimizer.step()
         states = [self._optimizer.state[param] for param in self._trained]
         for array, tensor in zip(self._memory, self._tensors(states), strict=True):
@@ -439,10 +442,10 @@ class _State:
         self._is_made[...] = 1
 
 
-def _tried(
+def _state_after_step(
     module: torch.nn.Module, optimizer: torch.optim.Optimizer
 ) -> list[dict[str, Any]]:
-    """Return what a copy of an optimizer has of each parameter after a step."""
+    """Return the state that a copy of an optimizer has after a step, by parameter."""
     module, optimizer = copy.deepcopy((module, optimizer))
     trained = [p for p in module.parameters() if p.requires_grad]
     for param in trained:
@@ -458,11 +461,11 @@ def _tried(
 def drawing(
     draw: Draw, all_reduce: Callable[[np.ndarray], np.ndarray] | None = None
 ) -> Iterator[None]:
-    """Have torch draw for rows in a block, and go on as before after it.
+    """Have torch draw the random numbers of `draw` in a ``with`` block.
 
-    With `all_reduce`, batch normalisation is by all ranks' rows. The script's process
-    is a rank, too. ``torch.manual_seed`` keeps a note, for ever, for each kind of
-    device that there is not.
+    With `all_reduce`, batch normalisation is by all ranks' rows. Afterwards torch's
+    generator has its former state, as the script's process is a rank, too. Not by
+    ``torch.manual_seed``, which stores a seed for each kind of absent device, for good.
     """
     generator = torch.default_generator
     before = generator.get_state()
@@ -475,10 +478,10 @@ def drawing(
 
 
 class _OfRows(TorchFunctionMode):
-    """Has layers compute of a row what does not depend on which rank has it.
+    """Replaces layers, so that a row's result does not depend on the rank that has it.
 
-    What dropout drops follows from the row's number. Batch normalisation is by all
-    ranks' rows, if there is an `all_reduce`.
+    Dropout draws by the row's number. Batch normalisation is by all ranks' rows, if
+    there is an `all_reduce`.
     """
 
     def __init__(self, draw: Draw, all_reduce: Callable | None) -> None:
@@ -548,7 +551,7 @@ class _OfRows(TorchFunctionMode):
 
 
 class _Sum(torch.autograd.Function):
-    """A sum over ranks; so is its gradient."""
+    """A sum over ranks, whose gradient is a sum over ranks, too."""
 
     @staticmethod
     def forward(ctx: Any, values: torch.Tensor, all_reduce: Callable) -> torch.Tensor:
@@ -561,47 +564,47 @@ class _Sum(torch.autograd.Function):
         return torch.from_numpy(ctx.all_reduce(gradient.numpy())), None
 
 
-def _plain(input: torch.Tensor, keep: torch.Tensor, p: float) -> torch.Tensor:
+def _dropped(input: torch.Tensor, keep: torch.Tensor, p: float) -> torch.Tensor:
     return input * keep.div_(1 - p)
 
 
-def _alpha(input: torch.Tensor, keep: torch.Tensor, p: float) -> torch.Tensor:
+def _alpha_dropped(input: torch.Tensor, keep: torch.Tensor, p: float) -> torch.Tensor:
     """Klambauer et al., "Self-normalizing neural networks", NeurIPS 2017, section 2."""
-    low = -1.7580993408473766  # what SELU tends to
+    low = -1.7580993408473766  # SELU's limit at minus infinity
     a = ((1 - p) * (1 + p * low**2)) ** -0.5
     return (input * keep + low * (1 - keep)) * a - a * p * low
 
 
 _DROPOUTS: dict[Any, tuple[int | None, Callable]] = {
-    functional.dropout: (None, _plain),
-    functional.dropout1d: (2, _plain),
-    functional.dropout2d: (2, _plain),
-    functional.dropout3d: (2, _plain),
-    functional.alpha_dropout: (None, _alpha),
-    functional.feature_alpha_dropout: (2, _alpha),
+    functional.dropout: (None, _dropped),
+    functional.dropout1d: (2, _dropped),
+    functional.dropout2d: (2, _dropped),
+    functional.dropout3d: (2, _dropped),
+    functional.alpha_dropout: (None, _alpha_dropped),
+    functional.feature_alpha_dropout: (2, _alpha_dropped),
 }
-"""How many axes have elements of their own to drop, all by default; and how."""
+"""By function: the number of first axes to draw for (None: all), and the scaling."""
 
 
 def gradients(
-    loss: torch.Tensor, trained: Tensors, is_in_step: bool = False
+    loss: torch.Tensor, trained: Tensors, syncs_batch_norm: bool = False
 ) -> tuple[torch.Tensor, ...]:
-    """Return those of a loss that was computed in `drawing`; zeros for none.
+    """Return the gradients of a loss computed in `drawing`; zeros if it has none.
 
-    `is_in_step` tells that batch normalisation was by all ranks' rows.
+    `syncs_batch_norm` says whether batch normalisation was by all ranks' rows.
     """
-    with _not_again([*_DROPOUTS, *[functional.batch_norm] * is_in_step]):
+    with _refusing([*_DROPOUTS, *[functional.batch_norm] * syncs_batch_norm]):
         return torch.autograd.grad(
             loss, trained, allow_unused=True, materialize_grads=True
         )
 
 
 @contextlib.contextmanager
-def _not_again(functions: Sequence[Callable]) -> Iterator[None]:
-    """Have functions be errors in a block, in which gradients are computed.
+def _refusing(functions: Sequence[Callable]) -> Iterator[None]:
+    """Make calls of `functions` errors in a ``with`` block that computes gradients.
 
-    Layers in ``torch.utils.checkpoint`` are computed there again, where torch knows
-    nothing of an `_OfRows`, and would drop something else.
+    ``torch.utils.checkpoint`` would compute layers again there, without `_OfRows`, and
+    so drop other elements.
     """
 
     def refused(*args: Any, **kwargs: Any) -> None:
