@@ -210,11 +210,9 @@ class Data:
             value = self._cast(value)
         elif isinstance(value, Data):
             value = value.data
-        else:
+        else:  # records: numpy takes a tuple, or one field's values
             refuse_masked(self, value)
-        self.data[index] = (
-            value  # of records, numpy takes a tuple, or one field's values
-        )
+        self.data[index] = value
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         if copy or (dtype is not None and np.dtype(dtype) != self.dtype):
@@ -318,14 +316,14 @@ class Data:
             before = 0 if old is None else min(len(old), shape[0]) if shape else 1
             self._resize(shape, oversize)
             if shape:
-                self.data[before:] = _zero(self.dtype)
+                self.data[before:] = np.zeros((), self.dtype)
             elif old is None:
-                self.data[...] = _zero(self.dtype)
+                self.data[...] = np.zeros((), self.dtype)
             return
         kept = tuple(slice(min(a, b)) for a, b in zip(old.shape, shape, strict=True))
         saved = old[kept].copy()
         self._resize(shape, oversize)
-        self.data[...] = _zero(self.dtype)
+        self.data[...] = np.zeros((), self.dtype)
         self.data[kept] = saved
 
     def free_memory(self) -> None:
@@ -483,10 +481,6 @@ def _casts(array: np.ndarray, dtype: np.dtype) -> bool:
         return limits.min <= lowest and highest <= limits.max
     exact = 2 ** (np.finfo(dtype).nmant + 1)
     return -exact <= lowest and highest <= exact
-
-
-def _zero(dtype: np.dtype) -> np.ndarray:
-    return np.zeros((), dtype)
 
 
 def _check_shape(shape: Any) -> tuple[int, ...]:
