@@ -154,7 +154,7 @@ def go_on_behind(fgraph: Any, node: Apply) -> list[Variable] | None:
 
 @node_rewriter([Passed], inplace=True)
 def go_on_in_place(fgraph: Any, node: Apply) -> list[Variable] | None:
-    """Make `Passed` advance the stream in place; the database checks other uses."""
+    """Advance the stream in place; PyTensor rejects that if it has other uses."""
     op: Any = node.op
     if op.inplace:
         return None

@@ -88,8 +88,8 @@ class BlockCut:
 def block_cut(bounds: tuple[int, ...], block: int) -> BlockCut | None:
     """Return how rows are cut into blocks, or None if there is no tree over blocks.
 
-    There is none if all rows are in one block, or if ranks do not begin at blocks, as
-    with rows of files of which each machine has read its own ranks' part.
+    There is none if `block` is 0 or holds all rows, or if ranks do not begin at blocks,
+    as with rows of files of which each machine has read its own ranks' part.
     """
     last = bounds[-1]
     if not block or last - bounds[0] <= block:
@@ -257,10 +257,7 @@ def _merge(entries, top, products):
 
 @compile_kernel
 def _merge_siblings(entries, levels, top, number, products):
-    """Merge the top subtree, which begins at block `number`, with its siblings.
-
-    Return the number of entries left.
-    """
+    """Merge the top subtree, from block `number` on, with siblings; return `top`."""
     place = number >> levels[top - 1]
     while top > 1 and levels[top - 2] == levels[top - 1] and place & 1:
         _merge(entries, top, products)

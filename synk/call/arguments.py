@@ -268,10 +268,7 @@ def take_all(
 
 
 def rows_of_node(context: RankContext, rows: tuple) -> tuple:
-    """Return `rows` with bounds by which ranks of other machines have no rows.
-
-    The first bound need not be 0 then.
-    """
+    """Return `rows` with other bounds: only ranks of this machine have rows."""
     selection, bounds, *others = rows
     first = context.rank - context.local_rank
     start, stop = bounds[first], bounds[first + context.local.size]
@@ -372,8 +369,7 @@ def stage(
     `Data` stays where it lies. Of other arrays the workers' rows are copied to the
     `arena`, selected already; rank 0 uses the script's own memory. Inputs whose numbers
     are in `whole` are copied with rank 0's rows, as all ranks read these. `described`
-    is the last call's result for the same rows, to be used again, if nothing was copied
-    for it.
+    is the last call's description of the rows, if it can be used again.
     """
     selection, bounds, sources, batch_s = rows
     values, arrays, constants = given

@@ -31,10 +31,9 @@ _known: weakref.WeakKeyDictionary[Any, SharedRows] = weakref.WeakKeyDictionary()
 
 
 class SharedRows:
-    """A shared variable whose array is the array of a `Data`, without another copy.
+    """A shared variable whose array is also that of a `Data`, in shared memory.
 
-    ``set_value`` puts another array into the variable. `current` then copies that to
-    the `Data`, and puts the array of the `Data` in its place.
+    If ``set_value`` has put another array there, `current` copies it to the `Data`.
     """
 
     def __init__(self, variable: SharedVariable) -> None:

@@ -282,10 +282,9 @@ class BoundCall(Bound):
         self._is_prepared = True
 
     def _messages(self, given: CallValues, states: list) -> tuple[tuple, tuple]:
-        """Return the messages of a call to the workers and to the master's own share.
+        """Return the messages of a call for the workers, and for the master's share.
 
-        If nothing has changed they are the same objects as in the last call, by which
-        the session sees that it can send a repeat flag.
+        If nothing has changed they are the last call's objects: see `MasterChannel.launch`.
         """
         known, rows = self._described, self.rows
         if known is not None and not (states or given.constants):

@@ -37,10 +37,9 @@ def worker_call(
 ) -> Any:
     """Do one rank's share of a call; return its reply, or None without rows.
 
-    For `message` see `RankShare`; if it is the same object as in the last call, the
-    rank uses the same share again. The master alone gets arrays: in `given` those that
-    rows are taken from, in `constants` the broadcast inputs. For the reply see
-    `outputs`.
+    For `message` see `RankShare`, for the reply `outputs`. If the message is the last
+    call's object, the rank uses its share again. The master alone gets arrays: `given`
+    are those that rows are taken from, `constants` the broadcast inputs.
     """
     context.transaction.begin(context.control.words[LAUNCH])
     share, context.share = context.share, None  # stays None after an error

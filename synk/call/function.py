@@ -380,12 +380,12 @@ class Function:
         self, args: tuple, kwargs: dict[str, Any], how: Options
     ) -> tuple[Variant, list, Options]:
         """Return a call's variant, arguments in its order, and `how` with its rows."""
-        variant = self._by_parts(self._usual, how)
+        variant = self._with_parts(self._usual, how)
         given = bind(self, self._inputs, args, kwargs)
         arranged = variant.arrangement.arranged(given, how.batch)
         if arranged is None:  # the arguments do not choose the same rows of all inputs
             whole = self._variant(tuple(variant.spec.parts), may_cut=False)
-            variant = self._by_parts(whole, how)
+            variant = self._with_parts(whole, how)
             arranged = variant.arrangement.arranged(given, how.batch)
             assert arranged is not None
         values, batch = arranged
@@ -396,7 +396,7 @@ class Function:
             variant.check_ranks()
         return variant, values, how._replace(batch=batch)
 
-    def _by_parts(self, variant: Variant, how: Options) -> Variant:
+    def _with_parts(self, variant: Variant, how: Options) -> Variant:
         """Return a variant that takes sharded variables as rows; often `variant`."""
         while parts := variant.check_ranks():
             if how.num_slices == 1 and SESSION.size == 1:  # one rank has all the rows

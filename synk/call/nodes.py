@@ -184,9 +184,9 @@ class _CallEncoder:
     def _send(
         self, array: np.ndarray, chosen: Sequence[Selection], data: Any
     ) -> tuple[Sent | None] | None:
-        """Send rows that nodes do not keep; return None if all rows should be sent.
+        """Send rows that nodes do not keep; return (Sent,), or (None,) without any.
 
-        The tuple returned has a `Sent`, or None if there was nothing to send.
+        Return None if it is less to send all rows of the array.
         """
         cache, left, totals = self._encoder.cache, [], []
         seen: set[Span] = set()

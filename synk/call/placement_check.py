@@ -77,7 +77,7 @@ class PlacementCheck:
     @property
     def is_replicated(self) -> bool:
         """Whether all variables are replicated, so that the master has all values."""
-        self._follow()
+        self._look_up()
         if self._version_known != SESSION.ledger.version:
             self._is_replicated = all(
                 entry.is_set or entry.holding.kind == "replicated"
@@ -91,7 +91,7 @@ class PlacementCheck:
 
         Return the sharded variables that the function reads as replicated.
         """
-        self._follow()
+        self._look_up()
         if changed := set_by_script(self.entries):
             master_bring([v for v, entry in self._entries.items() if entry in changed])
         ledger = SESSION.ledger
@@ -101,7 +101,7 @@ class PlacementCheck:
             self._version = ledger.version
         return self._parts
 
-    def _follow(self) -> None:
+    def _look_up(self) -> None:
         """Look up the variables in the ledger, if the session is a new one."""
         if SESSION.is_of(self._made_for):
             return
@@ -130,11 +130,7 @@ class PlacementCheck:
                 )
 
     def note(self, rows: tuple[int, ...], batch_s: list | None = None) -> None:
-        """Enter the variables that a call has updated into the ledger.
-
-        `rows` has the rows of each rank, `batch_s` the rows of sliceable variables that
-        each rank has used.
-        """
+        """Enter the updates of a call, on `rows[r]` rows of rank r, into the ledger."""
         ledger = SESSION.ledger
         made = self._made
         if made is None or rows != self._rows or self._spec.row_updates:
@@ -154,14 +150,15 @@ class PlacementCheck:
     ) -> Launch:
         """Return a launch, to be made in a ``with`` block, which is undone if it fails.
 
-        `calls` has the bounds of the ranks' rows in each call of a run; of these calls
-        those stay that all ranks have made.
+        `calls` has the bounds of rows in each call of a run. If it fails, those calls
+        stay that all ranks have made.
         """
         return Launch(streams, len(calls), partial(self._failed, calls))
 
     def _failed(
         self, calls: Sequence[Sequence[int]], launch: Launch, error: BaseException
     ) -> None:
+        """Enter the calls of a failed launch that stay into the ledger."""
         if SESSION.state not in ("running", "broken"):
             return
         if launch.calls_kept is None:
@@ -308,7 +305,7 @@ class PlacementCheck:
         return _read([*(spec.plain_outputs[i] for i in outputs), *news])
 
     def _complain(self, others: list[tuple[SharedVariable, Holding]]) -> None:
-        """Warn if an output's op, of a local function, was proven for equal values."""
+        """Warn if an output's op was proven for variables that are not replicated."""
         spec = self._spec
         if self._has_complained:
             return

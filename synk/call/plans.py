@@ -93,9 +93,9 @@ class Plans:
 
     def __init__(self, spec: FunctionSpec) -> None:
         self._spec = spec
-        self._as_made = Replicas(spec)  # in the mode of the script, or PyTensor's
+        self._default = Replicas(spec)  # in the mode of the script, or PyTensor's
         # The plan of the last call, or of `settle`; before these, `Plan()`.
-        self.last = Planned(Plan(), self._as_made)
+        self.last = Planned(Plan(), self._default)
         self.measured: list[PlanTimes] = []  # the last table of `synk.tune`
         self._by_engine: dict[str, Replicas] = {}
         self._by_scale: dict[int, Planned] = {}
@@ -119,7 +119,7 @@ class Plans:
         scale = records.scale_of(rows)
         planned = self._by_scale.get(scale)
         if planned is None:
-            planned = self._plan(rows, arrays)
+            planned = self._new_plan(rows, arrays)
             if self._spec.has_any_bits:
                 check_bits(self._spec, planned.plan)
             self._by_scale[scale] = planned
@@ -230,7 +230,7 @@ class Plans:
         if key not in self._inputs_kept:
             kept, self._inputs_kept[key] = programs.kept(subset), ()
             if kept is not None:
-                about, sizes, _ = self._standing_for(rows, given.arrays)
+                about, sizes, _ = self._sizes_for(rows, given.arrays)
                 row = sum(array[:1].nbytes for array in given.sources)
                 if are_kept(about, row, nbytes_of(kept.wants, sizes)):
                     self._inputs_kept[key] = kept.inputs
@@ -240,7 +240,7 @@ class Plans:
     # -- choosing plans
 
     def _engines(self) -> tuple[str, ...]:
-        """Return the engines to choose from; none if the script named a mode."""
+        """Return the engines to choose from; none if no choice is open."""
         found = engines_for(self._spec)
         return tuple(engine for engine in found if engine not in self._failed)
 
@@ -263,7 +263,7 @@ class Plans:
             ranks = SESSION.size
             cores = len(SESSION.context.place.cores) * ranks
         spec = self._spec
-        about, sizes, work = self._standing_for(rows, arrays)
+        about, sizes, work = self._sizes_for(rows, arrays)
         nbytes = nbytes_of(spec.inputs, sizes)
         return PlanFacts(
             engines=self._engines(),
@@ -279,7 +279,7 @@ class Plans:
             has_any_bits=spec.has_any_bits,
         )
 
-    def _standing_for(
+    def _sizes_for(
         self, rows: int, arrays: Sequence[Any]
     ) -> tuple[int, KnownShapes, Work | None]:
         """Return the number of rows to plan for, and the graph's sizes and work then.
@@ -326,10 +326,10 @@ class Plans:
         for engine in self._by_engine.keys() - used:
             del self._by_engine[engine]
 
-    def _plan(self, rows: int, arrays: Sequence[Any]) -> Planned:
+    def _new_plan(self, rows: int, arrays: Sequence[Any]) -> Planned:
         engines = self._engines()
         if not engines:
-            return self._with_replicas(self._plan_asked_for(rows, arrays))
+            return self._with_replicas(self._named_plan(rows, arrays))
         key = self._key(records.scale_of(rows))
         record = records.find(key, self._spec.label)
         plan = None if record is None else record.plan
@@ -341,7 +341,7 @@ class Plans:
             plan = choose(self.facts(rows, arrays))
         return self._with_replicas(plan)
 
-    def _plan_asked_for(self, rows: int, arrays: Sequence[Any]) -> Plan:
+    def _named_plan(self, rows: int, arrays: Sequence[Any]) -> Plan:
         """Return the plan for a mode named by the script or the environment."""
         spec, asked = self._spec, engine_asked_for(self._spec)
         why = describe_mode(spec.mode) if asked is None else "by SYNK_ENGINE"
@@ -370,7 +370,7 @@ class Plans:
 
         The plan loses its blocks if some value of rows cannot be computed in blocks.
         """
-        engine, replicas = plan.engine, self._as_made
+        engine, replicas = plan.engine, self._default
         if engine is not None:
             if engine not in self._by_engine:
                 is_default = engine == engine_for(None).name

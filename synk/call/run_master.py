@@ -276,8 +276,8 @@ _END = object()
 def _in_launches(batches: Iterable, placement: PlacementCheck) -> Iterator[list]:
     """Yield the batches of each launch: all of a sequence, some of a generator.
 
-    If the generator sets a variable of the function, the batches before are one launch.
-    While it runs, the variable has its former value again.
+    If the generator sets a variable, the batches before are a launch by themselves,
+    with the variable's former value.
     """
     if isinstance(batches, Sized):
         if len(batches):

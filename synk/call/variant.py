@@ -96,10 +96,7 @@ class Groups:
         self._are_filled = True
 
     def are_filled(self, values: Sequence[Any]) -> bool:
-        """Return whether every single row fills whole groups, so that any cut is right.
-
-        `values` are the arguments; only their shapes matter.
-        """
+        """Return whether each row by itself fills groups, so that any cut is right."""
         if not self._filled:
             return True
         shapes = {var: np.shape(values[i]) for i, var in self._inputs}

@@ -112,7 +112,7 @@ class Workers:
         self.begin(self.centre if self._rule.has_centre else None)
 
     def restore(self) -> None:
-        """Set the script's variables to the centre, which needs no ranks."""
+        """Set the script's variables to the centre, if any; this needs no ranks."""
         if self._rule.has_centre:
             Parameters(self.params).set(self.centre)
 

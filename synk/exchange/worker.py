@@ -172,7 +172,7 @@ class Worker:
         self._change_medium(lambda: self.medium.restore(state))
 
     def own_parameters(self) -> dict[str, np.ndarray]:
-        """Return a copy of the parameters; empty but on one rank, if `is_node`."""
+        """Return a copy of the parameters; if `is_node`, on one rank of the machine."""
         vector = self._vector()
         return {"w": vector[:0] if self.is_node and self.local.rank else vector}
 
