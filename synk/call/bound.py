@@ -284,7 +284,7 @@ class BoundCall(Bound):
     def _messages(self, given: CallValues, states: list) -> tuple[tuple, tuple]:
         """Return the messages of a call for the workers, and for the master's share.
 
-        If nothing has changed they are the last call's objects: see `MasterChannel.launch`.
+        If nothing has changed they are the last call's objects, as `launch` checks.
         """
         known, rows = self._described, self.rows
         if known is not None and not (states or given.constants):
