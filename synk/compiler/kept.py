@@ -113,7 +113,7 @@ class _Finder:
                     self._on_rows.update(node.outputs)
 
     def of(self, part: Part) -> list[Variable]:
-        """Return the variables of a part to keep: the last ones of rows alone."""
+        """Return the variables to keep: the last in `part` that need rows alone."""
         received = set(part.receives)
 
         def before(var: Variable) -> list[Variable] | None:

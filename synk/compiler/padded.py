@@ -226,8 +226,9 @@ class Padder:
         """Return the values of a node's outputs, by its rule.
 
         First with powers of the number of rows, by which lengths are known. If the rule
-        refuses these: without them except in lengths, and then without them at all. A
-        replicated result of sizes is then exact, but unknown as a length.
+        refuses these: without them except in lengths; and last with row numbers as any
+        sharded values. A replicated result of sizes is then exact, but unknown as a
+        length.
         """
         lengths = _lengths(node, entry_of(node.op))
 

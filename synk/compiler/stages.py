@@ -274,7 +274,7 @@ class _Cutter:
             }
             stage = Stage(common, rows, merged, reduced, of_inputs=of_inputs)
             if self.draws_first:
-                stage.drawn, stage.merged = self._drawn_apart(merged, level, want)
+                stage.drawn, stage.merged = self._split_draws(merged, level, want)
             stages.insert(0, stage)
         stored = self._place_updates(stages)
         for stage in stages:
@@ -307,7 +307,7 @@ class _Cutter:
                 part.reads.add(var)
         return part
 
-    def _drawn_apart(
+    def _split_draws(
         self, merged: Part, level: int, want: Callable[[Variable], None]
     ) -> tuple[Part, Part]:
         """Return the draws of a merged part as one part, and the rest as another."""
@@ -348,7 +348,8 @@ class _Cutter:
     def _place_updates(self, stages: list[Stage]) -> list[int]:
         """Give the updates of random streams to parts; return the indices of the rest.
 
-        A stream that a later part reads is not updated in place but stored at the end.
+        A stream is stored at the end, and not updated in place, if a later part reads
+        it, or if it is a common one that draws for rows advance.
         """
         stored: list[int] = []
         for i, (shared, new) in enumerate(self.spec.updates):
@@ -375,8 +376,8 @@ class _Cutter:
         kept.update(map(contributed, self.reduced))
         for stage in stages:
             for part in (stage.common, stage.rows, stage.drawn, stage.merged):
-                mere = {new for _, new in part.updates} - kept
-                part.wants = [var for var in part.wants if var not in mere]
+                dropped = {new for _, new in part.updates} - kept
+                part.wants = [var for var in part.wants if var not in dropped]
         return stored
 
     def _written(self, nodes: Sequence[Apply]) -> dict[int, Written]:

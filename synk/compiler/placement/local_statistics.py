@@ -101,7 +101,7 @@ def meeting_rows(
     graph: Sequence[Variable], known: Mapping[Variable, Value]
 ) -> set[Variable]:
     """Return the variables of a graph, other than sharded ones, that meet rows."""
-    values = infer(graph, known, rule=_read_as_own)
+    values = infer(graph, known, rule=_apply_all_own)
     meeting: set[Variable] = set()
     for var in reversed(list(values)):
         node = var.owner
@@ -114,7 +114,7 @@ def meeting_rows(
     return meeting
 
 
-def _read_as_own(node: Apply, given: list[Value]) -> list[Value]:
+def _apply_all_own(node: Apply, given: list[Value]) -> list[Value]:
     """Return the values of a node's outputs, with every statistic a rank's own."""
     found = apply_rule(node, given)
     if not any(isinstance(value, Unknown) for value in found):

@@ -238,7 +238,7 @@ class Placer:
         if drawn is not None:
             self._streams.note(node, drawn, is_common=True)
             return drawn
-        for given, is_common in self._streams.ways(node, inputs):
+        for given, is_common in self._streams.operand_choices(node, inputs):
             made = self._whole.remake(node, given)
             if self._is_known(made, given):
                 self._streams.note(node, made.outputs, is_common)

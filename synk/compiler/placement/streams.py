@@ -102,7 +102,7 @@ class Streams:
         given = [self.common(old) if is_stream(old) else var for old, var in pairs]
         return None if None in given else given  # type: ignore[return-value]
 
-    def ways(
+    def operand_choices(
         self, node: Apply, inputs: Sequence[Variable]
     ) -> Iterator[tuple[list[Variable], bool]]:
         """Yield a node's operands with own or common streams, and whether common.
@@ -159,7 +159,7 @@ class Streams:
         for old, new in zip(node.outputs, made, strict=True):
             if not is_stream(old):
                 continue
-            before = _before(old)
+            before = _state_before(old)
             own = new if before is None else self.own(before)
             common = None if before is None else self.common(before)
             if not is_common:
@@ -253,7 +253,7 @@ def own_streams(
     return {var for var in roots if is_stream(var) and var not in commons}
 
 
-def _before(stream: Variable) -> Variable | None:
+def _state_before(stream: Variable) -> Variable | None:
     """Return the state that a node advanced to `stream`; None if that is unclear."""
     node = stream.owner
     assert node is not None
@@ -267,7 +267,7 @@ def _before(stream: Variable) -> Variable | None:
     if isinstance(node.op, HasInnerGraph):
         inner: Variable | None = node.op.inner_outputs[node.outputs.index(stream)]
         while inner is not None and inner.owner is not None:
-            inner = _before(inner)
+            inner = _state_before(inner)
         places = list(node.op.inner_inputs)
         return None if inner not in places else node.inputs[places.index(inner)]
     return given[0] if len(given) == 1 else None

@@ -50,7 +50,7 @@ ScalarRule = Callable[[Apply, list[Value]], Value]
     by_elements=True,
 )
 def elemwise(node: Apply, values: list[Value]) -> Value:
-    """Apply the scalar function's rule; operands without rows must be broadcast."""
+    """Apply the scalar function's rule, after a check of what is broadcast to rows."""
     if all(value == REPLICATED for value in values):
         return REPLICATED  # the usual case, first for speed
     scalar_rule = _scalar_rule(node)

@@ -180,7 +180,7 @@ class Index:
         return Listed(value.entries[slice(*bounds)])
 
     def check_fixed(self, but: int | None = None, slices_only: bool = False) -> None:
-        """Raise unless all entries, except that of axis `but`, are replicated."""
+        """Raise unless all entries, or all slices, but that of axis `but` are fixed."""
         for axis, entry in enumerate(self.entries):
             is_slice = isinstance(entry, slice)
             if axis == but or (slices_only and not is_slice):

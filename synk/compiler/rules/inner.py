@@ -50,7 +50,7 @@ def all_reduce(node: Apply, values: list[Value]) -> Value:
 
 @table.padded(AllReduce)
 def all_reduce_of_real(padder: Padder, node: Apply, values: list[Value]) -> Made:
-    """Operands are not padded, as their shape is the same on all ranks."""
+    """The operand must not be padded, as its shape is the same on all ranks."""
     if any(map(is_padded, values)):
         raise Refused("reduces what has a value for each row")
     return padder.exact(node)

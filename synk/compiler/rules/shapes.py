@@ -200,7 +200,7 @@ def alloc_empty(node: Apply, values: list[Value]) -> Value:
 
 @table.placement(ptb.ARange, lengths_from=0, same_in_jax=True, cost="move")
 def arange(node: Apply, values: list[Value]) -> Value:
-    """From 0 to n, or to a multiple of n, `Position`; else replicated."""
+    """From 0 to n, or to a multiple of n, a `Position`; of fixed bounds, replicated."""
     start, stop, step = values
     if all(map(is_replicated, values)):
         return Replicated()
