@@ -18,7 +18,7 @@ from collections import deque
 from typing import Any
 
 from ..errors import SynkError
-from ..memory.cuda import After, Capsule, after_xla
+from ..memory.cuda import After, Capsule, import_after_xla
 from ..reduce_ops import ReduceOp
 from .shm import SharedMemoryComm
 
@@ -55,7 +55,7 @@ class NcclTransport:
         self._busy: deque[tuple[Any, Any]] = deque()
         self._nccl, unique = _import_everywhere(comm, shares_gpu)
         # The only GPU that this process sees. XLA uses its primary context, too.
-        device = after_xla("cuda.core").Device(0)
+        device = import_after_xla("cuda.core").Device(0)
         device.set_current()
         self._ops = {op: getattr(self._nccl, op.upper()) for op in OPS}
         self._stream: Any = device.create_stream()
@@ -170,8 +170,8 @@ def _import_everywhere(comm: SharedMemoryComm, shares_gpu: bool) -> tuple[Any, b
     """
     nccl, unique, missing = None, b"", ""
     try:
-        after_xla("cuda.core")
-        nccl = after_xla("nccl.core")
+        import_after_xla("cuda.core")
+        nccl = import_after_xla("nccl.core")
         library = nccl.get_version().libnccl
         if library is None:
             raise ImportError("NCCL's library, libnccl.so.2, was not found")

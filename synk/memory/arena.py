@@ -1,4 +1,4 @@
-"""One segment for all that a rank has others read, message after message."""
+"""A segment for arrays that other ranks read, used again for each message."""
 
 from __future__ import annotations
 
@@ -11,37 +11,38 @@ import numpy as np
 from .segment import Segment, Window, layout
 
 PATIENCE = 100
-"""Messages in a row that need far less before the memory of a large one is given back:
-a script may have few large ones among many small, and reserving takes time."""
+"""Small messages in a row after which the memory of a large one is given back. (Large
+ones may come between many small ones, and to reserve memory takes time.)"""
 
 SMALL = 1 << 20
-"""Bytes that are kept in any case."""
+"""Bytes that are never given back."""
 
 _Layout: TypeAlias = tuple[list, list[np.ndarray], list[Window], int]
+"""Of a message: dtypes and shapes, arrays in the arena, their windows, and bytes."""
 
 _NOTHING: _Layout = [], [], [], 0
 
 
 class Arena:
-    """One segment, filled from its start for every message and used again.
+    """One segment, which is filled from its start for every message.
 
-    It grows to the largest message. When then `PATIENCE` messages in a row need less
-    than a quarter of that, it shrinks to the largest of these; not where it may be
-    pinned for a device, see `Segment.give_back`.
+    It grows to the largest message. If then `PATIENCE` messages in a row need less than
+    a quarter of it, it shrinks to the largest of these, if it `can_shrink`: not if it
+    may be pinned for a device (see `Segment.give_back`).
     """
 
     def __init__(self, can_shrink: bool = True) -> None:
         self._can_shrink = can_shrink
         self._segment: Segment | None = None
-        # What was put last, where it lies, its windows and bytes: replaced as one, so
-        # that they belong together even after an interrupt.
+        # Of the last message. Replaced as one object, so that its parts belong together
+        # even after an interrupt.
         self._layout = _NOTHING
-        self._is_large = False  # whether there is anything that could go back
+        self._is_large = False  # whether it has memory that could be given back
         self._small_ones = self._largest = 0
 
     def put(self, arrays: Sequence[np.ndarray]) -> list[Window]:
-        """Copy arrays into the arena, over what was there; return their windows."""
-        if not arrays:  # all stays as it is; most calls of a loop have none
+        """Copy arrays into the arena, over those from before; return their windows."""
+        if not arrays:  # the usual case in a loop: the old content stays
             if self._is_large:
                 self._count(0)
             return []
@@ -51,10 +52,12 @@ class Arena:
         return windows
 
     def room(self, kinds: list) -> tuple[list[np.ndarray], list[Window]]:
-        """Make room for arrays, over what was there; return places and windows."""
-        # `kinds` has a dtype and a shape for each. They and what follows from them are
-        # replaced as one: an interrupt leaves the layout of before, or the new one.
-        if kinds != self._layout[0]:  # calls in a loop mostly bring the same again
+        """Return arrays in the arena, of the given kinds, and their windows.
+
+        `kinds` has a dtype and a shape for each array. The arrays lie over those from
+        before.
+        """
+        if kinds != self._layout[0]:  # in a loop they are mostly the same
             self._layout = kinds, *self._lay_out(kinds)
         _, places, windows, nbytes = self._layout
         if self._is_large:
@@ -79,7 +82,7 @@ class Arena:
         return places, windows, total
 
     def _count(self, nbytes: int) -> None:
-        """Count messages that need far less than there is; shrink in time."""
+        """Count messages in a row that need little memory; shrink after many."""
         segment = self._segment
         assert segment is not None
         if 4 * nbytes > segment.reserved:
@@ -89,7 +92,7 @@ class Arena:
         self._small_ones += 1
         if self._small_ones >= PATIENCE:
             if self._layout[3] > self._largest:
-                self._layout = _NOTHING  # it has to be laid out anew, and to grow
+                self._layout = _NOTHING  # that message would have to grow it again
             segment.give_back(self._largest)
             self._is_large = segment.reserved > SMALL
             self._small_ones = self._largest = 0

@@ -1,8 +1,8 @@
-"""Copies from pinned memory to a GPU's, on a stream beside those of JAX.
+"""Copies from the host's pinned memory to a GPU, on a CUDA stream beside JAX's.
 
-Arrays go between that stream and JAX's without the host, by DLPack's protocol. Who
-takes an array by it says on which stream of his it will be used. JAX has that stream
-wait for what it computes; here, JAX's stream is made to wait for one of ours.
+Arrays are passed between that stream and JAX's by DLPack's protocol, without a wait of
+the host. The consumer of an array names the stream on which it will use the array. JAX
+has our stream wait for its computations; here JAX's stream is made to wait for ours.
 """
 
 from __future__ import annotations
@@ -14,70 +14,71 @@ from importlib import import_module
 from typing import Any, NamedTuple
 
 
-def after_xla(module: str) -> Any:
-    """Import a module of CUDA's Python bindings, and have XLA take the GPU before."""
-    # Bindings newer than the driver ask it for calls that it does not have, and it
-    # keeps its answers in a log. One begun before CUDA is initialised is lost then, and
-    # what the driver notes next crashes the process: NCCL, when it connects the ranks,
-    # has it note something. (Seen with driver 580.159 and cuda-bindings 13.5.)
+def import_after_xla(module: str) -> Any:
+    """Import a module of CUDA's Python bindings, after XLA has initialised the GPU."""
+    # Bindings newer than the driver ask it for functions that it does not have, which
+    # the driver notes in a log. A log begun before CUDA is initialised is lost then,
+    # and the next entry crashes the process, such as when NCCL connects the ranks.
+    # (Seen with driver 580.159 and cuda-bindings 13.5.)
     import_module("jax").devices()
     return import_module(module)
 
 
 class Piece(NamedTuple):
-    """Bytes that are copied to an array: to which, from what address, how many."""
+    """A copy of bytes from the host to an array on the GPU."""
 
-    at: int
-    source: int
+    at: int  # the first byte in the array
+    source: int  # the host's address
     nbytes: int
 
 
 class CudaCopier:
-    """Copies by the CUDA driver, to the one GPU that this process sees.
+    """Copies by the CUDA driver, to and from the one GPU that this process sees.
 
-    Raises ImportError without its bindings, and RuntimeError if it refuses.
+    Raises ImportError without CUDA's bindings, and RuntimeError if CUDA fails.
     """
 
     def __init__(self) -> None:
-        self._driver: Any = after_xla("cuda.bindings.driver")
-        core = after_xla("cuda.core")
+        self._driver: Any = import_after_xla("cuda.bindings.driver")
+        core = import_after_xla("cuda.core")
         self._threads = threading.local()
         try:
             self._device: Any = core.Device(0)
             self._enter()
             self._stream: Any = self._device.create_stream()
-            # What is waited for must not be behind the rows of the next call.
+            # For copies that the host waits for: they must not queue behind the rows of
+            # the next call.
             self._awaited: Any = self._device.create_stream()
         except Exception as error:  # cuda.core's own, which it does not export
             raise RuntimeError(str(error)) from error
 
     def _enter(self) -> None:
-        """Have this thread use the GPU's primary context, which is XLA's too."""
+        """Set the GPU's primary context, which XLA uses, too, in this thread."""
         if not getattr(self._threads, "have_entered", False):
             self._device.set_current()
             self._threads.have_entered = True
 
     def register(self, start: int, nbytes: int) -> None:
-        """Pin memory of the host, from the start of a page on; raise OSError if not."""
+        """Pin memory of the host, from a page's start on; raise OSError if refused."""
         self._enter()
         (status,) = self._driver.cuMemHostRegister(start, nbytes, 0)
         if status != self._driver.CUresult.CUDA_SUCCESS:
             raise OSError(f"cuMemHostRegister: {status.name}")
 
     def unregister(self, start: int) -> None:
-        """Undo that, after all copies that were started; raises nothing."""
-        with contextlib.suppress(Exception):  # CUDA may have ended, or failed before
+        """Unpin memory, after all copies that were started; raises nothing."""
+        with contextlib.suppress(Exception):  # CUDA may have shut down, or failed
             self._enter()
             self._stream.sync()
             self._driver.cuMemHostUnregister(start)
 
     def write(self, array: Any, source: int, nbytes: int) -> None:
-        """Copy to an array that nobody uses, and wait for it."""
+        """Copy from the host to an array that nobody uses, and wait for the copy."""
         at = array.unsafe_buffer_pointer()
         self._copy_now(self._driver.cuMemcpyHtoDAsync, at, source, nbytes)
 
     def read(self, array: Any, target: int, nbytes: int) -> None:
-        """Copy an array that is there to the host, and wait for it."""
+        """Copy an array that is computed to the host, and wait for the copy."""
         at = array.unsafe_buffer_pointer()
         self._copy_now(self._driver.cuMemcpyDtoHAsync, target, at, nbytes)
 
@@ -87,13 +88,13 @@ class CudaCopier:
         self._awaited.sync()
 
     def writing(self, array: Any) -> CudaWriting:
-        """Begin to write to an array, after what JAX has done to its memory."""
+        """Return a writer to an array, which begins after JAX's work on its memory."""
         self._enter()
         return CudaWriting(self._driver, self._stream, array)
 
 
 class CudaWriting:
-    """Copies into one array of JAX's."""
+    """A series of copies into one array of JAX."""
 
     def __init__(self, driver: Any, stream: Any, array: Any) -> None:
         self._driver, self._stream, self._handle = driver, stream, stream.handle
@@ -102,9 +103,9 @@ class CudaWriting:
         self._ended: Any = None
 
     def copy(self, pieces: Sequence[Piece]) -> None:
-        """Start to copy from the host's memory to the array."""
-        # Many copies are one call of the driver: of 64 images, each by itself, the GPU
-        # took 1.1 times as long.
+        """Start copies from the host's memory to the array."""
+        # By one call of the driver: with a call for each of 64 images the GPU took 1.1
+        # times as long.
         driver, start = self._driver, self._start
         if len(pieces) == 1:
             ((at, source, nbytes),) = pieces
@@ -121,22 +122,22 @@ class CudaWriting:
         _call(driver.cuMemcpyBatchAsync, to, of, sizes, *how_many, self._handle)
 
     def end(self) -> None:
-        """Say that all copies have been started."""
+        """Record that all copies have been started."""
         self._ended = self._after.mark()
 
     def array(self) -> Any:
-        """Return the array. JAX reads it after the copies; the host need not wait."""
+        """Return the array for JAX, which waits on the GPU for the copies."""
         import jax
 
         return jax.dlpack.from_dlpack(self._after)
 
     def wait(self) -> None:
-        """Wait until the copies that were started have been made."""
+        """Wait on the host until the copies that were started are done."""
         (self._stream if self._ended is None else self._ended).sync()
 
 
 def _call(function: Callable, *args: Any) -> None:
-    """Call a function of the driver; raise if it fails."""
+    """Call a function of the driver; raise RuntimeError if it fails."""
     (status,) = function(*args)
     if status:
         raise RuntimeError(f"{function.__name__}: {status.name}")
@@ -146,9 +147,9 @@ def _call(function: Callable, *args: Any) -> None:
 
 
 class Capsule:
-    """An array of JAX's, for who does not ask to wait for anything.
+    """An array of JAX, for a consumer such as NCCL that does not wait by itself.
 
-    A stream of `cuda.core` waits for it, and so for all that JAX computed before it.
+    A stream of `cuda.core` waits for JAX's computations of the array, and before it.
     """
 
     def __init__(self, array: Any, stream: Any) -> None:
@@ -160,24 +161,24 @@ class Capsule:
         return self._capsule
 
     def __dlpack_device__(self) -> Any:
-        """Return what DLPack calls the array's device."""
+        """Return DLPack's name of the array's device."""
         return self._device
 
 
 class After(Capsule):
-    """An array that a stream writes to, for JAX: whoever reads it waits for that."""
+    """An array that a stream writes to, for JAX, which waits for the stream."""
 
     def __init__(self, array: Any, stream: Any) -> None:
         super().__init__(array, stream)
         self._stream = self._awaited = stream
 
     def mark(self) -> Any:
-        """Return an event; what the stream does after it is not waited for."""
+        """Record an event on the stream, and return it: JAX waits for no later work."""
         self._awaited = self._stream.record()
         return self._awaited
 
     def __dlpack__(self, *, stream: int | None = None, **options: Any) -> Any:
-        """Return the capsule; the stream named, or else the host, waits for ours."""
+        """Return the capsule; `stream`, or else the host, waits for our stream."""
         if stream is None:
             self._awaited.sync()
         elif stream != -1:

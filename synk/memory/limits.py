@@ -1,6 +1,6 @@
-"""What there is to be had of memory and cores: the machine's, and the control groups'.
+"""Limits of memory and cores: the machine's, and those of control groups (cgroups).
 
-What limits a control group limits all groups within it, so every level up counts. Both
+A limit of a control group holds for all groups within it, so all ancestors count. Both
 versions of control groups are read, as a machine may have either, or both at once.
 """
 
@@ -14,13 +14,13 @@ PROC = Path("/proc")
 CGROUPS = Path("/sys/fs/cgroup")
 
 _UNLIMITED = 1 << 60
-"""Bytes; version 1 has no word for "no limit", and gives a number above this."""
+"""Bytes. Without a limit, version 1 has a number above this."""
 
 
 class MemoryLimit(NamedTuple):
-    """What limits memory: a control group, or the machine (None); in bytes."""
+    """A limit of memory, of a control group or of the machine (None), in bytes."""
 
-    cgroup: Path | None
+    cgroup: Path | None  # its folder
     total: int
     free: int
 
@@ -30,9 +30,9 @@ class MemoryLimit(NamedTuple):
 
 
 def memory_limits() -> list[MemoryLimit]:
-    """Return all limits of this process: the machine's first, then its cgroups'."""
-    # What the kernel would drop first, its cache of files, counts as free. Swap does
-    # not. A limit that cannot be read is left out.
+    """Return all memory limits of this process: the machine's, then its cgroups'."""
+    # The kernel's cache of files counts as free, as the kernel drops it first. Swap
+    # does not count. A limit that cannot be read is left out.
     found: list[MemoryLimit] = []
     machine = _fields(PROC / "meminfo")
     if "MemAvailable:" in machine:
@@ -42,14 +42,14 @@ def memory_limits() -> list[MemoryLimit]:
 
 
 def tightest() -> MemoryLimit | None:
-    """Return the limit that has the least left; None if none can be read."""
-    # Where it is passed the kernel does not refuse memory: it kills processes. So
-    # whoever reserves looks here first.
+    """Return the limit with the least free memory; None if none can be read."""
+    # Beyond a limit the kernel does not refuse memory, but kills processes. So code
+    # that reserves memory looks here first.
     return min(memory_limits(), key=lambda limit: limit.free, default=None)
 
 
 def cpu_quota() -> float | None:
-    """Return the CPU quota in cores, the least of all control groups; None for none."""
+    """Return the least CPU quota of all control groups, in cores; None without any."""
     quotas = []
     for version, folder in cgroups("cpu"):
         if version == 2:
@@ -57,7 +57,7 @@ def cpu_quota() -> float | None:
         else:
             files = "cpu.cfs_quota_us", "cpu.cfs_period_us"
             numbers = [_read(folder / name).strip() for name in files]
-        # "max" and -1 say that there is none, and an empty file nothing.
+        # "max" and -1 mean no quota; an unreadable file is "".
         if len(numbers) == 2 and all(map(str.isdigit, numbers)):
             quota, period = map(int, numbers)
             if quota and period:
@@ -66,17 +66,17 @@ def cpu_quota() -> float | None:
 
 
 class OomKills:
-    """The kills of the kernel's out-of-memory killer from here on.
+    """Counts kills by the kernel's out-of-memory killer, from the making of this on.
 
-    All that it leaves is a count. Where this process's control group has one, it is
-    ours. That of the whole machine says less: it may have been anybody's process.
+    The killer leaves only counts. That of this process's control group, if it has one,
+    counts our own processes. The machine's may count anybody's.
     """
 
     def __init__(self) -> None:
         self._before = self._counts()
 
     def any(self) -> bool | None:
-        """Tell whether there was any among our processes; None if that is not known."""
+        """Return whether one of our processes was killed; None if it is not known."""
         (ours, machine), (ours_now, machine_now) = self._before, self._counts()
         if ours is not None and ours_now is not None:
             return ours_now > ours
@@ -85,7 +85,7 @@ class OomKills:
         return None
 
     def _counts(self) -> tuple[int | None, int | None]:
-        """Return the counts of our control group and of the machine."""
+        """Return the counts of our control group and of the machine; None if none."""
         ours = None
         for version, folder in cgroups("memory"):
             name = "memory.events" if version == 2 else "memory.oom_control"
@@ -96,26 +96,26 @@ class OomKills:
 
 
 def cgroups(controller: str) -> Iterator[tuple[int, Path]]:
-    """Yield version and folder of the groups that limit this process, inner ones first.
+    """Yield version and folder of the groups that limit this process, innermost first.
 
-    All groups of version 2 are yielded, as each may have any controller.
+    Version 1 has separate groups for the `controller`; of version 2 all are yielded.
     """
     for line in _read(PROC / "self/cgroup").splitlines():
         _, names, path = line.split(":", 2)
         if not names:
-            yield from _around(2, CGROUPS, path)
-            yield from _around(2, CGROUPS / "unified", path)
+            yield from _with_ancestors(2, CGROUPS, path)
+            yield from _with_ancestors(2, CGROUPS / "unified", path)
         elif controller in names.split(","):
-            # Mounted by all of its names, with a link for each, or without.
-            yield from _around(1, CGROUPS / controller, path)
+            # It is mounted under all of its names joined, and may have a link for each.
+            yield from _with_ancestors(1, CGROUPS / controller, path)
             if names != controller:
-                yield from _around(1, CGROUPS / names, path)
+                yield from _with_ancestors(1, CGROUPS / names, path)
 
 
-def _around(version: int, root: Path, path: str) -> Iterator[tuple[int, Path]]:
-    """Yield a group and those around it, up to the root."""
-    # In a container the path may be one of the host, and nothing is seen of it but the
-    # root: a folder that is not there has no limit.
+def _with_ancestors(version: int, root: Path, path: str) -> Iterator[tuple[int, Path]]:
+    """Yield a group and its ancestors, up to the root."""
+    # In a container the path may be the host's, of which only the root is visible. A
+    # folder that does not exist has no limit.
     parts = path.strip("/").split("/")
     for n in range(len(parts), 0, -1) if parts[0] else ():
         yield version, root.joinpath(*parts[:n])
@@ -138,7 +138,7 @@ def _memory_cgroups() -> Iterator[MemoryLimit]:
 
 
 def _read(path: Path) -> str:
-    """Return a file's text, or "" where the system has no such file."""
+    """Return a file's text, or "" if it cannot be read."""
     try:
         with open(path, "rb", buffering=0) as file:  # a third of the time of read_text
             return file.read().decode()
@@ -147,12 +147,12 @@ def _read(path: Path) -> str:
 
 
 def _number(path: Path) -> int | None:
-    """Return the number that a file has; None if there is none, as for "max"."""
+    """Return the number in a file; None if there is none, as in "max"."""
     text = _read(path).strip()
     return int(text) if text.isdigit() else None
 
 
 def _fields(path: Path) -> dict[str, int]:
-    """Return the numbers of a file of names and numbers."""
+    """Return the numbers in a file that has a name and a number in each line."""
     rows = (line.split() for line in _read(path).splitlines())
     return {row[0]: int(row[1]) for row in rows if len(row) > 1 and row[1].isdigit()}

@@ -1,4 +1,4 @@
-"""Loading the arguments of a function: into memory that is used again, and ahead."""
+"""Loads a function's arguments: its rows, into reused memory or ahead in a thread."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .to_device import DeviceTaker, ToDevice
 
 
 class RowLoader:
-    """Takes the arguments of one function: those that have rows, and constants."""
+    """Loads arguments of one function: `rows` inputs with rows, `constants` without."""
 
     def __init__(self, rows: int, constants: int) -> None:
         self._counts = rows, constants
@@ -27,42 +27,43 @@ class RowLoader:
 
     @property
     def are_on_device(self) -> bool:
-        """Whether arguments are taken to a device."""
+        """Whether arguments are copied to a device."""
         return self._to_device is not None
 
     def use(self, to_device: ToDevice | None) -> None:
-        """Take arguments to a device, or leave them in the host's memory."""
+        """Copy arguments to a device, or (None) leave them in the host's memory."""
         if to_device is not self._to_device:
             self._to_device = to_device
             self.renew()
 
     def renew(self) -> None:
-        """Take the next rows into other memory, as the last ones may yet be read."""
+        """Load the next rows into new memory, as the last ones may still be in use."""
         make: Callable[[], RowTaker] = RowTaker
         if self._to_device is not None:
             make = partial(DeviceTaker, self._to_device)
         rows, constants = self._counts
-        # Two sets: a run of many calls fills one while the other is in use.
+        # Two sets: a run of many calls fills one while it uses the other.
         self.rows = [[make() for _ in range(rows)] for _ in range(2)]
         self._constants = [make() for _ in range(constants)]
 
     def take(
         self, sources: Sequence[Any], selections: Sequence[Selection]
     ) -> list[Any]:
-        """Return selected rows; valid until the next call."""
+        """Return the selected rows of each source, valid until the next call."""
         return arrived(take_rows(self.rows[0], sources, selections))
 
     def broadcast(self, constants: Sequence[np.ndarray]) -> list[Any]:
-        """Return whole arrays, where a function computes with them."""
+        """Return whole arrays, on the device if rows are taken there."""
         pairs = zip(self._constants, constants, strict=True)
         return arrived([taker.take_whole(array) for taker, array in pairs])
 
 
 class Prefetcher:
-    """Goes through items, while a thread takes the rows of the next one.
+    """Yields items with their rows, while a thread takes the rows of the next item.
 
-    An item has `sources`, arrays that rows are taken from, `selections`, which rows of
-    each, and `start`: when the wait for its rows began. For `takers` see `RowLoader`.
+    An item has `sources`, arrays from which to take rows, and `selections`, the rows of
+    each. Its `start` is set to the time at which the wait for its rows began. `takers`
+    are two sets of row takers, as in `RowLoader`.
     """
 
     def __init__(self, takers: Sequence[Sequence[RowTaker]]) -> None:
@@ -78,13 +79,13 @@ class Prefetcher:
         self._thread.close()
 
     def through(self, items: Iterable[Any]) -> Iterator[tuple[Any, list[np.ndarray]]]:
-        """Return every item with its rows; these are valid until the next one."""
+        """Yield every item with its rows, which are valid until the next one."""
         turn, waiting = 0, None
         for item in items:
             before = None
             if waiting is not None:
                 before = self._arrived(waiting)
-            # Into the set of the item before last: who had its rows has come back here.
+            # Into the set of the item before last, whose rows are not used any more.
             self._thread.begin(
                 take_rows, self._takers[turn], item.sources, item.selections
             )
@@ -103,14 +104,14 @@ class Prefetcher:
 class JobThread:
     """A thread that does one job at a time, for rows of a run and of files.
 
-    If it is for one job it ends with that, and the next one has another: so none is
-    left, whatever becomes of this object. Otherwise it ends when this is closed.
+    With `is_for_one_job` the thread ends with each job, and the next job has a new one.
+    So none is left, even if this object is never closed. Otherwise the thread ends at
+    `close`.
 
-    A signal handler of the script may raise between any two lines, those of `threading`
-    and `concurrent.futures` among them: an ``Event`` or a ``Future`` would keep its
-    lock then, for ever. What waits here does so by locks of compiled code alone, which
-    are taken or are not. After an interrupt in `begin` or `wait` nothing may be called
-    but `close`.
+    A signal handler of the script may raise between any two lines, also in `threading`
+    and `concurrent.futures`: an ``Event`` or a ``Future`` could then keep its lock for
+    ever. So this waits only by locks of C code, whose acquire is one step. After an
+    interrupt in `begin` or `wait` only `close` may be called.
     """
 
     def __init__(self, name: str, is_for_one_job: bool = False) -> None:
@@ -120,26 +121,26 @@ class JobThread:
         self._result: Any = None
         self._error: BaseException | None = None
         self._is_done, self._is_closed, self._has_ended = True, False, True
-        # Both are taken in the beginning, and given by who has something to say: a
-        # message that may be there already. What it says is in the flags.
+        # Both are taken at first. To release one wakes the other side, which then reads
+        # the flags. A lock may be released already.
         self._to_do, self._to_be_done = threading.Lock(), threading.Lock()
         self._to_do.acquire()
         self._to_be_done.acquire()
 
     def begin(self, function: Callable[..., Any], *args: Any) -> None:
-        """Have the thread call a function, when the last one was waited for."""
+        """Have the thread call ``function(*args)``; `wait` for the last job before."""
         self._job, self._is_done = lambda: function(*args), False
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name=self._name)
             self._has_ended = False
-            # An interrupt within would leave locks of `threading` taken, for ever.
+            # An interrupt in `start` could leave locks of `threading` taken for ever.
             undisturbed(self._thread.start)
-        _give(self._to_do)
+        _release(self._to_do)
 
     def wait(self) -> Any:
-        """Return what the function has returned, or raise what it has raised."""
+        """Wait for the job; return its result, or raise its exception."""
         while not self._is_done:
-            self._to_be_done.acquire(timeout=1)  # it may be a message of before
+            self._to_be_done.acquire(timeout=1)  # it may be released from before
         if self._is_for_one_job:
             self._join()
         result, self._result = self._result, None
@@ -149,24 +150,24 @@ class JobThread:
         return result
 
     def close(self) -> None:
-        """Wait for the thread to end: a job that it has not begun is not done."""
+        """Wait for the thread to end; a job that it has not begun is not done."""
         self._is_closed = True
-        # An interrupt may have come right before it was started: then it is not.
+        # After an interrupt in `begin`, the thread may not have been started.
         if self._thread is not None and self._thread.ident is not None:
-            _give(self._to_do)
+            _release(self._to_do)
             while self._is_for_one_job and not self._has_ended:
-                self._to_be_done.acquire(timeout=1)  # and Ctrl-C ends a long wait
+                self._to_be_done.acquire(timeout=1)  # so that Ctrl-C can end the wait
             self._join()
 
     def _join(self) -> None:
-        # After an interrupt in it, Python 3.11 and 3.12 take a thread for ended that
-        # still runs, and the next `join` returns at once.
+        # After an interrupt in `join`, Python 3.11 and 3.12 take a running thread for
+        # ended, and the next `join` returns at once.
         assert self._thread is not None
         undisturbed(self._thread.join)
         self._thread = None
 
     def _run(self) -> None:
-        """Do jobs; called in the thread."""
+        """Do jobs, in the thread."""
         try:
             while True:
                 self._to_do.acquire()
@@ -176,20 +177,20 @@ class JobThread:
                     self._result = self._job()
                 except BaseException as error:
                     self._error = error
-                self._job = _NOTHING  # and the arrays that it has
+                self._job = _NOTHING  # frees the job's arrays
                 self._is_done = True
-                _give(self._to_be_done)
+                _release(self._to_be_done)
                 if self._is_for_one_job:
                     return
         finally:
             self._has_ended = True
-            _give(self._to_be_done)
+            _release(self._to_be_done)
 
 
 _NOTHING: Callable[[], Any] = tuple
 
 
-def _give(lock: threading.Lock) -> None:
+def _release(lock: threading.Lock) -> None:
     """Release a lock, if it is taken."""
     with contextlib.suppress(RuntimeError):
         lock.release()

@@ -1,10 +1,10 @@
-"""Mapped memory: in huge pages, known to devices, and there before it is read.
+"""Mappings of shared memory: in huge pages, with pages read ahead, pinned for devices.
 
-Small pages, of 4 KiB and not 2 MiB, make a core take 1.2 to 2 times as long to read
-rows, and far longer to write to them first. The kernel's settings leave shared memory
-in small pages nearly everywhere (``transparent_hugepage/shmem_enabled`` is "never").
-But a process may ask for a range to be collapsed into huge pages, from Linux 6.1 on,
-whatever is set, save for "deny", where it is mapped at an address that fits.
+With small pages (4 KiB, not 2 MiB) a core takes 1.2 to 2 times as long to read rows,
+and far longer to write them the first time. On nearly all machines the kernel's setting
+(``transparent_hugepage/shmem_enabled`` is "never") leaves shared memory in small pages.
+But from Linux 6.1 on a process may ask the kernel to collapse a range into huge pages.
+That works with all settings but "deny", if the range is mapped at a fitting address.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ from .descriptors import mapped, new_memory
 
 _SETTING = Path("/sys/kernel/mm/transparent_hugepage/shmem_enabled")
 _COLLAPSE = 25
-"""``MADV_COLLAPSE`` of ``madvise(2)``, which Python has no name for."""
+"""``MADV_COLLAPSE`` of ``madvise(2)``, for which Python has no name."""
 
 AT_ONCE = 1 << 25
-"""Bytes for which the kernel is asked in one go; it cannot be interrupted meanwhile."""
+"""Bytes to collapse in one call, which cannot be interrupted."""
 
 TRIES = 32
-"""Mappings after which the next is taken wherever it lies: each fills a gap between
-others, and a process has few as large as a segment that has huge pages."""
+"""How often to map again for a fitting address. Each try fills a gap between mappings,
+and a process has few gaps as large as a segment with huge pages."""
 
 SLOW = 8e-9
-"""Seconds a byte from which on it is not asked for more. Without huge pages to reserve
-memory and to write to it first takes 1e-9 to 2e-9."""
+"""Seconds a byte: if the kernel takes longer, it is not asked for more huge pages. In
+small pages, to reserve memory and write to it the first time takes 1e-9 to 2e-9."""
 
 
 def _huge_page_size() -> int:
-    """Return the bytes of a huge page; 0 if the kernel has none."""
+    """Return the bytes of a huge page; 0 if the kernel does not support them."""
     try:
         return int(_SETTING.with_name("hpage_pmd_size").read_text())
     except (OSError, ValueError):
@@ -50,38 +50,38 @@ HUGE = _huge_page_size()
 
 
 class Mapping(mmap.mmap):
-    """A mapping, of a segment or (``Mapping(-1, nbytes)``) of memory of its own."""
+    """A mapping of a segment, or with ``Mapping(-1, nbytes)`` of private memory."""
 
-    asked_by: Any = None
-    """Who has last tried to pin it for a device."""
+    tried_by: Any = None
+    """The `ToDevice` that has last tried to pin the mapping."""
 
-    # Called when nobody has the mapping any more, while its memory is still there. (A
-    # weak reference would be told after that.)
+    # Called when the mapping is deleted, while its memory is still mapped. (A weak
+    # reference's callback would come later.)
     before_unmapping: Callable[[], object] | None = None
 
     pages_read: bytearray | None = None
-    """For each page whether this process has read it; None if it has all."""
+    """For each page, whether this process has read it; None if all have been read."""
 
-    start: int  # where it lies, if there are such pages
+    start: int  # the mapping's address, if `pages_read` is not None
 
     def __del__(self) -> None:
         if self.before_unmapping is not None:
             self.before_unmapping()
 
-    def written_elsewhere(self) -> None:
-        """Take note that this process has none of the pages yet, but others do."""
+    def mark_unread(self) -> None:
+        """Note that another process has written the pages, and this has read none."""
         self.start = address(np.frombuffer(self, np.uint8))
         self.pages_read = bytearray(-(-len(self) // PAGESIZE))
 
 
-def bring(array: np.ndarray) -> None:
-    """Have the pages of a C-contiguous array mapped before machine code reads it."""
-    # A process that has a segment finds each page of it when it reads there first. But
-    # a vector instruction with a mask, which compilers make of ``switch`` and
-    # ``where``, reads nothing where its mask is off. On a page that the process has not
-    # read yet it then takes hundreds of cycles, every time, as no read ever comes that
-    # would bring the page. (A term that is looked at for y = 0 alone, among rows where
-    # it is not 0, made a rank take twice its time.) Who wrote the values has them.
+def touch_pages(array: np.ndarray) -> None:
+    """Read a byte of each page of a C-contiguous array, so that all are mapped."""
+    # The kernel maps a page into a process at the process's first access. But a vector
+    # instruction with a mask, which compilers make of ``switch`` and ``where``, reads
+    # nothing where its mask is off. On a page that is not mapped it then takes hundreds
+    # of cycles, each time again. (A term for rows with y = 0, of which there were none,
+    # made a rank take twice the time.) The process that wrote the values has mapped the
+    # pages.
     mapping = mapping_of(array)
     if mapping is None or mapping.pages_read is None:
         return
@@ -96,12 +96,12 @@ def bring(array: np.ndarray) -> None:
 
 
 def address(array: np.ndarray) -> int:
-    """Return where an array's first element lies."""
+    """Return the address of an array's first element."""
     return array.__array_interface__["data"][0]
 
 
 def mapping_of(array: np.ndarray) -> Mapping | None:
-    """Return the mapping that an array lies in, if it is a view of one."""
+    """Return the mapping of which an array is a view, or None."""
     base = array.base
     while isinstance(base, np.ndarray):
         base = base.base
@@ -112,7 +112,7 @@ def mapping_of(array: np.ndarray) -> Mapping | None:
 
 
 def huge_setting() -> str | None:
-    """Return what is set for shared memory: the word in brackets; None without any."""
+    """Return the kernel's setting for shared memory, such as "never", or None."""
     try:
         words = _SETTING.read_text().split()
     except OSError:
@@ -121,7 +121,7 @@ def huge_setting() -> str | None:
 
 
 def are_huge_given() -> bool:
-    """Tell whether the kernel makes a huge page for this process now."""
+    """Return whether the kernel makes a huge page for this process now, by a trial."""
     if not HUGE:
         return False
     try:
@@ -129,23 +129,25 @@ def are_huge_given() -> bool:
             fd = file.fileno()
             os.ftruncate(fd, file_size(HUGE))
             return fill(fd, map_file(fd, HUGE), 0, HUGE)
-    except (OSError, SynkError):  # there is no memory, or a call is forbidden
+    except (OSError, SynkError):  # no memory is free, or a call is forbidden
         return False
 
 
 def file_size(nbytes: int) -> int:
-    """Return how long the file of a segment is: its end is for `map_file` alone."""
-    return nbytes + HUGE if nbytes >= HUGE else nbytes  # with no memory behind that
+    """Return the length of a segment's file, with space at its end for `map_file`."""
+    return nbytes + HUGE if nbytes >= HUGE else nbytes  # no memory is behind the end
 
 
 def map_file(fd: int, nbytes: int) -> Mapping:
-    """Map the first bytes of a file where they can be huge pages, if they fill one."""
-    # The file has `file_size(nbytes)` or more, and the mapping may be longer by less
-    # than a huge page.
+    """Map the first `nbytes` of a file, at an address that fits huge pages if possible.
+
+    The file has at least `file_size(nbytes)`. The mapping may be longer than `nbytes`,
+    by less than a huge page.
+    """
     made = mapped(Mapping, fd, nbytes)
     if not HUGE or nbytes < HUGE or nbytes + HUGE > os.fstat(fd).st_size:
         return made
-    missed = []  # kept meanwhile: they fill the gaps that do not do
+    missed = []  # kept meanwhile, to fill the gaps that do not fit
     for _ in range(TRIES):
         start = address(np.frombuffer(made, np.uint8))
         if start % HUGE == 0:
@@ -159,10 +161,10 @@ def map_file(fd: int, nbytes: int) -> Mapping:
 
 
 def fill(fd: int, mapping: Mapping, start: int, stop: int) -> bool:
-    """Have huge pages for bytes of a file that are not in memory; tell if all are huge.
+    """Reserve bytes of a file in huge pages; return whether all whole ones are huge.
 
-    Where they cannot be, or it takes long, nothing is lost: what is missing is still to
-    be reserved. Raises OSError if there is no memory.
+    If the kernel gives none, or is slow, this stops early, and the caller reserves the
+    rest. Raises OSError if there is no memory.
     """
     if not HUGE:
         return False
@@ -171,12 +173,12 @@ def fill(fd: int, mapping: Mapping, start: int, stop: int) -> bool:
         length = min(AT_ONCE, last - begin)
         since = perf_counter()
         for offset in range(begin, begin + length, HUGE):
-            # The kernel makes no huge page where there is none at all.
+            # The kernel makes a huge page only of a range that has at least one page.
             os.posix_fallocate(fd, offset, 1)
         try:
             mapping.madvise(_COLLAPSE, begin, length)
-        except OSError:  # not known here, or set to "deny", or memory is in pieces
+        except OSError:  # an old kernel, the setting "deny", or fragmented memory
             return False
         if perf_counter() - since > SLOW * length:
-            return False  # the kernel moves other pages about to make room
+            return False  # the kernel has to move other pages to make huge ones
     return True

@@ -1,6 +1,6 @@
-"""Which rows a rank gets: index arithmetic only, no memory and no processes.
+"""Computes which rows a rank gets, by indices alone.
 
-A *selection* is what a `batch` argument comes down to: a ``slice`` with step 1, whose
+A *selection* stands for the rows of a `batch` argument: a ``slice`` with step 1, whose
 rows are taken without a copy, or an array of non-negative row numbers.
 """
 
@@ -17,11 +17,10 @@ Selection: TypeAlias = "slice | np.ndarray"
 
 
 def select(batch, length: int) -> Selection:
-    """Turn a user's `batch` into a selection of rows from 0 to `length` - 1."""
-    # None selects all rows, an int the first so many. Slices, negative row numbers and
-    # masks mean what they mean to numpy. Raises IndexError if a row lies outside, or a
-    # mask has another length; TypeError or ValueError if `batch` is none of these
-    # things.
+    """Return the selection of a user's `batch`, among the rows 0 to `length` - 1."""
+    # None selects all rows, and an int n the first n. Slices, negative row numbers and
+    # masks mean the same as in numpy. Raises IndexError if a row number is out of
+    # range, or a mask has another length; TypeError or ValueError for other things.
     if batch is None:
         return slice(0, length)
     if isinstance(batch, slice):
@@ -74,7 +73,7 @@ def count(selection: Selection) -> int:
 
 
 def cuts(rows: int, parts: int, block: int = 1) -> list[int]:
-    """Cut `rows` into contiguous parts that differ by one block at the most.
+    """Cut `rows` into contiguous parts whose sizes differ by one block at most.
 
     Returns ``parts + 1`` bounds; part i is ``bounds[i]:bounds[i + 1]``. The larger
     parts come first, so that rank 0 has rows whenever there are any.
@@ -90,7 +89,7 @@ def cuts(rows: int, parts: int, block: int = 1) -> list[int]:
 
 
 def bound(rows: Any, parts: int, i: int, block: int = 1) -> Any:
-    """Return bound i of those that `cuts` returns; of an array of rows, one for each.
+    """Return ``cuts(rows, parts, block)[i]``; of an array `rows`, for each element.
 
     >>> bound(7, 3, 2), bound(np.array([7, 1]), 3, 2)
     (5, array([5, 1]))
@@ -101,12 +100,12 @@ def bound(rows: Any, parts: int, i: int, block: int = 1) -> Any:
 
 
 def part_lengths(bounds: Sequence[int]) -> list[int]:
-    """Return how many rows each part has, by the bounds that `cuts` returns."""
+    """Return the number of rows of each part, of the bounds of `cuts`."""
     return [stop - start for start, stop in itertools.pairwise(bounds)]
 
 
 def spans(counts: Sequence[int]) -> list[tuple[int, int]]:
-    """Return where each of some groups begins and stops, by how many each has.
+    """Return the bounds of adjacent groups that have `counts` members.
 
     >>> spans([2, 3])
     [(0, 2), (2, 5)]
@@ -115,7 +114,7 @@ def spans(counts: Sequence[int]) -> list[tuple[int, int]]:
 
 
 def part(selection: Selection, start: int, stop: int) -> Selection:
-    """Return the rows from `start` to `stop` of a selection.
+    """Return the selection of the selected rows from the `start`-th to the `stop`-th.
 
     >>> part(slice(10, 20), 2, 5)
     slice(12, 15, None)

@@ -1,8 +1,8 @@
-"""Processes as ``/proc`` and the kernel know them: numbers, start times, privileges.
+"""Process ids, start times and privileges, from ``/proc`` and the kernel.
 
 In a PID namespace (``unshare --pid``, without ``--mount-proc``) ``/proc`` may still be
-that of the namespace around it. A process is there, by another number than `os.getpid`
-returns, and the number that it knows is another process's.
+that of the outer namespace. A process has another number there than `os.getpid`
+returns, and that number is another process's in ``/proc``.
 """
 
 from __future__ import annotations
@@ -29,30 +29,30 @@ def number() -> int:
 
 
 def knows_us() -> bool:
-    """Tell whether this process has the same number in ``/proc`` as for itself."""
+    """Return whether this process's number in ``/proc`` is its `os.getpid`."""
     return number() == os.getpid()
 
 
 def threads() -> list[int]:
-    """Return the threads of this process, by their numbers for itself."""
+    """Return the ids of this process's threads, in its own namespace."""
     names = os.listdir("/proc/self/task")
     if knows_us():
         return list(map(int, names))
     found = []
     for name in names:
-        with contextlib.suppress(OSError):  # it has ended
+        with contextlib.suppress(OSError):  # the thread has ended
             with open(f"/proc/self/task/{name}/status") as status:
-                # From the namespace of /proc to its own.
+                # Its ids from the namespace of /proc to its own.
                 lines = [line for line in status if line.startswith("NSpid:")]
             found += [int(line.split()[-1]) for line in lines]
     return found
 
 
 def stat(pid: int) -> list[str]:
-    """Return what proc(5) says of a process, from its state on; [] if it is gone."""
+    """Return the fields of ``/proc/<pid>/stat`` from the state on; [] if it is gone."""
     try:
         with open(f"/proc/{pid}/stat") as file:
-            # The name, in brackets, may hold anything.
+            # The name before these, in brackets, may have any characters.
             return file.read().rpartition(")")[2].split()
     except OSError:
         return []
@@ -65,22 +65,21 @@ def start_time(pid: int) -> int:
 
 
 def pid_namespace() -> int:
-    """Return which processes the process ids of this one count."""
+    """Return the number of this process's PID namespace."""
     return os.stat("/proc/self/ns/pid").st_ino
 
 
 def user() -> tuple:
-    """Return whose process this is: its user and group ids, and its other groups."""
+    """Return this process's user ids, group ids and supplementary groups."""
     return os.getresuid(), os.getresgid(), sorted(os.getgroups())
 
 
 def let_ranks_in() -> None:
     """Let processes of this user open descriptors of this one and of its children."""
-    # They may anyway, unless it has changed its user id by ``os.setuid``. It may then
-    # know what only its former user is to know, and so the kernel closes it to the user
-    # that it has become. But ranks are that user's, and open each other's memory. So it
-    # is opened, to a debugger of the user's too, and the kernel writes core dumps of
-    # it.
+    # They may, unless this process has changed its user id by ``os.setuid``. The kernel
+    # then protects it, as it may have secrets of its former user. But ranks run as the
+    # new user, and open each other's memory. So this ends the protection, which also
+    # allows the user's debuggers and core dumps.
     libc = ctypes.CDLL(None)
     if libc.prctl(_PR_GET_DUMPABLE, 0, 0, 0, 0) != 1:
         libc.prctl(_PR_SET_DUMPABLE, 1, 0, 0, 0)

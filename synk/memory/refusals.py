@@ -1,8 +1,8 @@
-"""What a system call that failed means, in words: a limit was met, or it is forbidden.
+"""Messages for failed system calls: a limit was met, or the call is forbidden.
 
-Old versions of Docker, gVisor, and the sandboxes of batch systems forbid calls that
-their authors did not know, by an error that looks like one of rights (EPERM) or like an
-old kernel (ENOSYS).
+Old versions of Docker, gVisor, and sandboxes of batch systems forbid calls that are
+newer than they are. The error looks like a lack of rights (EPERM) or like an old kernel
+(ENOSYS).
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from pathlib import Path
 from ..errors import SynkError
 
 FORBIDDEN = errno.EPERM, errno.ENOSYS
-"""What a call fails with that is forbidden."""
+"""Errors of a forbidden call."""
 
 TOO_MANY_FILES = errno.EMFILE, errno.ENFILE
 
 LIMITS = errno.EAGAIN, *TOO_MANY_FILES, errno.ENOMEM
-"""What a call fails with that starts a process and meets a limit."""
+"""Errors of a call that starts a process, if a limit is met."""
 
 USES = {
     "memfd_create": "memory is made that ranks share",
@@ -38,7 +38,7 @@ USES = {
 
 
 def explain_limit(error: OSError) -> str | None:
-    """Say which limit has led to an error, what it is and what to do; None if none."""
+    """Return a text on the limit behind an error, and what to do; None if no limit."""
     if error.errno == errno.EMFILE:
         return (
             f"too many open files: ulimit -n is {_value(resource.RLIMIT_NOFILE)}. Each"
@@ -59,7 +59,7 @@ def explain_limit(error: OSError) -> str | None:
 
 
 def not_started(what: str, number: int) -> str:
-    """Return a message that `what` failed by an errno, one of `LIMITS` for instance."""
+    """Return the message that `what` failed with errno `number`, and why."""
     why: str | None
     if number == errno.EAGAIN:
         why = (
@@ -75,8 +75,8 @@ def not_started(what: str, number: int) -> str:
 
 
 @contextlib.contextmanager
-def limits_in_words() -> Iterator[None]:
-    """Have a limit that is met in a ``with`` block be an error of synk's, in words."""
+def limits_explained() -> Iterator[None]:
+    """Raise SynkError, with an explanation, if a limit is met in a ``with`` block."""
     try:
         yield
     except OSError as error:
@@ -95,8 +95,8 @@ def _value(limit: int) -> str:
 
 
 @contextlib.contextmanager
-def forbidden_in_words(call: str) -> Iterator[None]:
-    """Have a call that is forbidden in a ``with`` block be an error of synk's."""
+def forbidden_explained(call: str) -> Iterator[None]:
+    """Raise SynkError, with an explanation, if `call` is forbidden in a block."""
     try:
         yield
     except OSError as error:
@@ -106,7 +106,7 @@ def forbidden_in_words(call: str) -> Iterator[None]:
 
 
 def why_forbidden(call: str, error: OSError) -> str:
-    """Say that a call is forbidden, what it is for, and what forbids it."""
+    """Return the message that a call is forbidden, its purpose, and what forbids it."""
     number = error.errno or 0
     if _has_seccomp_filter():
         by_what = (

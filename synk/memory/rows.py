@@ -1,4 +1,4 @@
-"""Taking selected rows out of an array, the way a compiled function wants them."""
+"""Takes selected rows of an array, C-contiguous, for a compiled function."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from numba.core import types
 from numba.extending import intrinsic
 
 from ..compiled import compile_kernel, pointer
-from .mapping import bring
+from .mapping import touch_pages
 from .partition import Selection, count
 
 
 class RowTaker:
-    """Takes rows into a buffer that is used again, one for each input of a function.
+    """Takes the rows of one input of a function, call after call.
 
-    Adjacent rows are a view, of an array that is C-contiguous and writeable. Others are
-    gathered into memory that is warm already: a fresh array of that size would cost
-    page faults at every call.
+    Adjacent rows are a view if they are C-contiguous and writeable. Other rows are
+    gathered in a buffer that is used again, as a new array would cost page faults in
+    every call.
     """
 
     def __init__(self) -> None:
@@ -28,26 +28,26 @@ class RowTaker:
 
     def take(self, array: Any, selection: Selection) -> Any:
         """Return the selected rows, C-contiguous; valid until the next call."""
-        # Those of an array of JAX's stay on its device.
+        # Rows of an array of JAX stay on its device.
         if not isinstance(array, np.ndarray):
             return _take_on_device(array, selection)
         shape = (count(selection), *array.shape[1:])
         if isinstance(selection, slice):
             view = array[selection]
             if view.flags.carray:
-                bring(view)
+                touch_pages(view)
                 return view
-            # Numba would compile anew for a strided or a read-only array.
+            # For a strided or read-only array numba would compile again.
             room = self._room(shape, array.dtype)
             room[...] = view
             return room
-        # The row numbers were checked when the batch was resolved.
+        # `select` has checked the row numbers.
         return gather(array, selection, self._room(shape, array.dtype))
 
     def take_whole(self, array: Any) -> Any:
-        """Return a whole array, as it is."""
+        """Return a whole array, without a copy."""
         if array.flags.c_contiguous:
-            bring(array)
+            touch_pages(array)
         return array
 
     def _room(self, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
@@ -72,7 +72,7 @@ def _take_on_device(array: Any, selection: Selection) -> Any:
     start, stop, _ = selection.indices(len(array))
     if (start, stop) == (0, len(array)):
         return array
-    # Compiled once for each number of rows, wherever they are.
+    # JAX compiles this once for each number of rows, not for each start.
     return lax.dynamic_slice_in_dim(array, start, max(0, stop - start))
 
 
@@ -81,8 +81,8 @@ def take_rows(
     arrays: Sequence[np.ndarray],
     selections: Sequence[Selection],
 ) -> list[Any]:
-    """Take the selected rows of every array, each through a taker of its own."""
-    # They are to go through `arrived`, as some may be on their way to a device.
+    """Take the selected rows of every array, each by its taker."""
+    # Some rows may still be being copied to a device: callers use `arrived`.
     return [
         taker.take(array, selection)
         for taker, array, selection in zip(takers, arrays, selections, strict=True)
@@ -90,25 +90,25 @@ def take_rows(
 
 
 def arrived(rows: Sequence[Any]) -> list[Any]:
-    """Return rows as functions take them: arrays of numpy's or of JAX's."""
+    """Return rows of `take_rows` as arrays of numpy or JAX, for a function."""
     return [row.array() if hasattr(row, "wait") else row for row in rows]
 
 
 # -- rows that lie far apart
 
-# Shuffled rows of a large array come from main memory, and a core that copies them one
-# after the other waits for the start of each. The kernel asks for the start of a row
-# while it copies the ones before; the hardware fetches the rest of a row by itself. For
+# Shuffled rows of a large array come from main memory, and a core that copies one after
+# the other waits for the start of each. This kernel prefetches the start of a row while
+# it copies the rows before; the hardware prefetches the rest of a row by itself. For
 # 512 rows of 3 kB that took 0.84 of the time of ``numpy.take``.
 
 _AHEAD = 2  # rows; 1 to 4 make no difference
-_LINES = 16  # of 64 bytes; fetching whole rows was slower
+_LINES = 16  # cache lines of 64 bytes; to prefetch whole rows was slower
 _WORTHWHILE = 1024  # bytes in a row; shorter ones are left to numpy
 
 
 @intrinsic
 def _prefetch(typing_context: Any, array: Any, index: Any) -> tuple:
-    """Ask for the cache line of an array's element; LLVM's ``llvm.prefetch``."""
+    """Prefetch the cache line of an array's element, by LLVM's ``llvm.prefetch``."""
 
     def generate(context, builder, signature, arguments):
         line, number = ir.IntType(8).as_pointer(), ir.IntType(32)
@@ -138,11 +138,11 @@ def _gather(data, width, rows, out):
 
 def gather(array: np.ndarray, rows: np.ndarray, out: np.ndarray) -> np.ndarray:
     """Take rows of an array; like ``numpy.take(array, rows, 0, out, "clip")``."""
-    # `rows` is of int64, from 0 on and within the array: nothing is checked. `out` is
-    # C-contiguous, and of the array's dtype.
+    # `rows` are int64, from 0 on and in range, which is not checked. `out` is
+    # C-contiguous, and has the array's dtype.
     width = out.strides[0] if len(out) else 0
     if width < _WORTHWHILE or not array.flags.c_contiguous or not rows.flags.carray:
-        # mode="clip" is what lets `out` be written directly.
+        # With mode="clip" numpy writes to `out` directly.
         return np.take(array, rows, 0, out, "clip")
     data = array.reshape(-1).view(np.uint8)
     _gather(data, width, rows, out.reshape(-1).view(np.uint8))

@@ -1,14 +1,13 @@
-"""Shared-memory segments that have no name, and arrays in them.
+"""Shared-memory segments without names, and arrays in them.
 
-A segment is memory of ``memfd_create``. Whoever needs it opens
-``/proc/<owner>/fd/<fd>``, which works for processes of one user on one machine. The
-kernel frees it when its last process is gone, however that ended.
+A segment is memory of ``memfd_create``. Other processes open ``/proc/<owner>/fd/<fd>``,
+which works for processes of one user on one machine. The kernel frees a segment when
+the last process that maps it is gone, however that has ended.
 
-Space is reserved with ``posix_fallocate``: what a segment has is really there. But the
-kernel refuses to reserve only where it counts what it promises
-(``vm.overcommit_memory=2``), and elsewhere kills processes to make room. So there is a
-look at what is free before (`limits`). It finds what is too large by itself, such as
-data for which a container is too small, and not what others take meanwhile.
+``posix_fallocate`` reserves the memory. But the kernel refuses only with strict
+accounting (``vm.overcommit_memory=2``). Otherwise it kills processes to make room. So
+synk first checks how much memory is free (`limits`). That finds a segment that is too
+large by itself, such as for its container, but not memory that others take meanwhile.
 """
 
 from __future__ import annotations
@@ -31,33 +30,34 @@ from .refusals import (
     FORBIDDEN,
     TOO_MANY_FILES,
     explain_limit,
-    limits_in_words,
+    limits_explained,
     why_forbidden,
 )
 
 ALIGNMENT = 64
-"""Bytes; arrays start on cache lines so that two ranks never write to the same one."""
+"""Bytes; arrays start at cache lines, so two ranks never write to the same line."""
 
-LOOK_FROM = 1 << 22
-"""Bytes from which on there is a look at what is free before they are reserved. To look
-takes a tenth of that time, and any program takes and frees less memory all the time."""
+CHECK_FROM = 1 << 22
+"""Bytes from which on synk checks that so much is free before it reserves them. The
+check takes a tenth of that time. Programs take and free less memory all the time."""
 
 _serials = itertools.count()
 
 
 Place: TypeAlias = tuple[int, int, int, int]
-"""Where a segment is: its owner's number in ``/proc`` and file descriptor, a serial
-number and its bytes. Descriptors are used again; (process id, serial) never is."""
+"""How another process finds a segment: the owner's number in ``/proc``, the owner's
+descriptor, a serial number, and the bytes. A descriptor's number is used again; a pair
+(process id, serial) is not."""
 
 Window: TypeAlias = tuple[int, int, int, int, int, "str | list", tuple[int, ...]]
-"""An array inside a segment, as it travels between processes: the segment's place, the
-offset in bytes, dtype and shape. A plain tuple: named ones take 5 us more to pickle and
-back, in a call of 15."""
+"""An array in a segment, as it is sent between processes: the segment's place, the
+offset in bytes, dtype and shape. A plain tuple, as a named one takes 5 us more to
+pickle and unpickle, in a call of 15."""
 
 
 def is_window(value: Any) -> TypeGuard[Window]:
-    """Tell whether a value is a window: a plain tuple, with no name of its own."""
-    # Values of generic shared variables may be tuples as well, of other things.
+    """Return whether a value is a window, by its form: windows are plain tuples."""
+    # The value of a generic shared variable may be another tuple.
     return (
         type(value) is tuple
         and len(value) == 7
@@ -68,24 +68,24 @@ def is_window(value: Any) -> TypeGuard[Window]:
 
 
 def key_of(window: Window) -> tuple[int, int]:
-    """Return what tells the segment of a window from all others."""
+    """Return the key of a window's segment; see `Segment.key`."""
     pid, _, serial, *_ = window
     return pid, serial
 
 
 class Segment:
-    """A piece of memory that processes share; `nbytes` are mapped, `reserved` there.
+    """Memory that processes share: `nbytes` are mapped, of which `reserved` exist.
 
-    Raises SharedMemoryFull if the machine, or the process's cgroup, has not that much
-    memory left.
+    Raises SharedMemoryFull if the machine, or the process's cgroup, does not have as
+    much memory left.
     """
 
-    # Owns the descriptor, in the owner and in its children; None where it is attached.
+    # Owns the descriptor, in the owner and its children; None if attached.
     _file: FileIO | None = None
 
     def __init__(self, nbytes: int) -> None:
         self._pid, self._serial = proc.number(), next(_serials)
-        with limits_in_words():
+        with limits_explained():
             self._file = new_memory(f"synk-{self._pid}-{self._serial}")
             self._fd = self._file.fileno()
         self.nbytes = self.reserved = 0
@@ -101,29 +101,29 @@ class Segment:
         """Map a segment that another process owns, by its `Place`."""
         self = cls.__new__(cls)
         self._pid, self._serial, self._fd = pid, serial, -1
-        with limits_in_words():
-            if pid == proc.number():  # inherited or received
+        with limits_explained():
+            if pid == proc.number():  # the descriptor is this process's own
                 self._map = map_file(fd, nbytes)
             else:
                 # The mapping stays when the descriptor is closed.
                 with _open(pid, fd) as file:
                     self._map = map_file(file.fileno(), nbytes)
-        self._map.written_elsewhere()
+        self._map.mark_unread()
         self.nbytes = self.reserved = nbytes
         return self
 
     @property
     def key(self) -> tuple[int, int]:
-        """What tells this segment from all others."""
+        """A key that no other segment has: the owner's process id, and a serial."""
         return self._pid, self._serial
 
     @property
     def place(self) -> Place:
-        """What another process needs to attach."""
+        """The arguments of `attach` for another process."""
         return self._pid, self._fd, self._serial, self.nbytes
 
     def grow(self, nbytes: int) -> None:
-        """Make room for `nbytes`; the bytes before stay, and so do views of them."""
+        """Reserve `nbytes` in all; content and views of it stay valid."""
         nbytes = _whole_pages(nbytes)
         if nbytes <= self.reserved:
             return
@@ -134,16 +134,16 @@ class Segment:
                 os.ftruncate(self._fd, file_size(nbytes))
                 mapped = map_file(self._fd, nbytes)
                 if self.reserved:
-                    mapped.written_elsewhere()
+                    mapped.mark_unread()
             else:
                 mapped = self._map
-            # Huge pages come first, as long as there is nothing to be copied to them,
-            # and only where no values lie: a device may know the addresses of these.
+            # Huge pages come first, while nothing has to be copied to them, and only
+            # where no values lie, as a device may know the addresses of these.
             fill(self._fd, mapped, self.reserved, nbytes)
             os.posix_fallocate(self._fd, 0, nbytes)
         except BaseException as error:
-            # Nothing stays reserved that is not used. (What is killed here leaves
-            # nothing either: its descriptor goes with it.)
+            # Free what was reserved here. (If the process is killed here, the memory
+            # goes with its descriptor.)
             os.ftruncate(self._fd, self.nbytes)
             os.ftruncate(self._fd, file_size(self.nbytes))
             self.give_back(self.reserved)
@@ -154,27 +154,29 @@ class Segment:
             what = f"no room for {nbytes - self.reserved:,} bytes of shared memory"
             kind = SynkError if error.errno in TOO_MANY_FILES else SharedMemoryFull
             raise kind(f"{what}: {explain_limit(error) or error}") from error
-        # Only now, in one line: until here an interrupt has changed nothing.
+        # Last, in one line: an interrupt before it has changed nothing.
         self._map, self.nbytes = mapped, max(nbytes, self.nbytes)
         self.reserved = nbytes
 
     def give_back(self, kept: int) -> None:
-        """Give memory from byte `kept` on back, whoever maps it; it can grow again."""
-        # What lay there reads as zeros. A device that was told where these pages are
-        # must not use them any more: it would not notice that they are others later.
+        """Give memory from byte `kept` on back to the kernel; `grow` reserves it again.
+
+        Other processes that map it lose it, too, and read zeros there. Not for memory
+        that a device has pinned, as it would not notice that the pages are replaced.
+        """
         kept = min(self.reserved, _whole_pages(kept))
         if kept < self.nbytes:
             try:
                 self._map.madvise(mmap.MADV_REMOVE, kept, self.nbytes - kept)
             except OSError:
-                return  # it is locked in memory, for example, and stays
+                return  # not possible, such as for locked memory
         self.reserved = kept
 
     def array(self, dtype, shape: tuple[int, ...], offset: int = 0) -> np.ndarray:
-        """Return an array that lies in the segment from byte `offset` on."""
+        """Return an array in the segment, from byte `offset` on."""
         array = np.ndarray(shape, dtype, self._map, offset)
-        # Objects are addresses that mean something in one process alone: to write one,
-        # numpy lets go of the object that it takes to be there, and the process dies.
+        # Objects are addresses, which are valid in one process alone. To write one,
+        # numpy would release the object at the old address, and crash.
         if array.dtype.hasobject:
             raise TypeError(
                 f"an array of {array.dtype} has Python objects of one process, and"
@@ -187,30 +189,30 @@ class Segment:
         return memoryview(self._map)[: self.nbytes]
 
     def window(self, array: np.ndarray, offset: int = 0) -> Window:
-        """Describe `array`, which lies at byte `offset`, to other processes."""
+        """Return the window of `array`, which lies at byte `offset`."""
         return *self.place, offset, describe(array.dtype), array.shape
 
     def close(self) -> None:
-        """Give the memory back once nobody maps it; views that exist stay valid."""
+        """Free the memory once no process maps it; existing views stay valid."""
         if self._file is not None:
             self._file.close()
         self._file, self._fd = None, -1
         self._map = None  # type: ignore[assignment]
 
     def __del__(self) -> None:
-        # Else the file would close itself, with a warning.
+        # The file would close itself, but with a warning.
         if self._file is not None:
             self._file.close()
 
 
 class Attachments:
-    """The segments of other processes that this one has mapped, by their serial."""
+    """The segments of other processes that this one has mapped, by their keys."""
 
     def __init__(self) -> None:
         self._segments: dict[tuple[int, int], Segment] = {}
 
     def segment(self, pid: int, fd: int, serial: int, nbytes: int) -> Segment:
-        """Return a segment, mapped once, and again when it grew."""
+        """Return a segment by its `Place`, mapped once, and again if it has grown."""
         segment = self._segments.get((pid, serial))
         if segment is None or segment.nbytes < nbytes:
             segment = Segment.attach(pid, fd, serial, nbytes)
@@ -218,17 +220,17 @@ class Attachments:
         return segment
 
     def array(self, window: Window) -> np.ndarray:
-        """Return the array that a window describes."""
+        """Return the array of a window."""
         *place, offset, dtype, shape = window
         return self.segment(*place).array(dtype, shape, offset)
 
     def forget(self, key: tuple[int, int]) -> None:
-        """Unmap a segment that its owner has given up."""
+        """Forget a segment that its owner has dropped; the last view unmaps it."""
         self._segments.pop(key, None)
 
 
 def layout(sizes: list[int]) -> tuple[list[int], int]:
-    """Return offsets that put pieces of `sizes` bytes on cache lines, and the total."""
+    """Return offsets at cache lines for pieces of `sizes` bytes, and the total."""
     offsets, end = [], 0
     for size in sizes:
         offsets.append(end)
@@ -236,25 +238,25 @@ def layout(sizes: list[int]) -> tuple[list[int], int]:
     return offsets, end
 
 
-def can_lie_here(value: object) -> bool:
-    """Tell whether a value is an array that may lie in a segment: none of objects."""
+def can_be_shared(value: object) -> bool:
+    """Return whether a value is an array without objects, so a segment can hold it."""
     return isinstance(value, np.ndarray) and not value.dtype.hasobject
 
 
 def describe(dtype: np.dtype) -> str | list:
-    """Return what `numpy.dtype` takes to make an equal dtype, cheap to pickle."""
+    """Return an argument of `numpy.dtype` that makes an equal dtype; fast to pickle."""
     return dtype.str if dtype.fields is None else np.lib.format.dtype_to_descr(dtype)
 
 
 class Forbidden(StateError, PermissionError):
-    """Another process's memory that this one may not open.
+    """Raised if this process may not open another process's memory.
 
-    An OSError too, for who attaches looks then whether the process has died.
+    Also an OSError, on which callers check whether the other process has died.
     """
 
 
 def _open(pid: int, fd: int) -> FileIO:
-    """Open what a descriptor of another process is for."""
+    """Open the file of another process's descriptor; raise Forbidden if refused."""
     try:
         return open_again(pid, fd)
     except PermissionError as error:
@@ -267,8 +269,8 @@ def _open(pid: int, fd: int) -> FileIO:
 
 
 def _check_room(nbytes: int) -> None:
-    """Raise SharedMemoryFull if there is not so much memory that nobody uses."""
-    if nbytes < LOOK_FROM:
+    """Raise SharedMemoryFull if less than `nbytes` of memory are free."""
+    if nbytes < CHECK_FROM:
         return
     limit = limits.tightest()
     if limit is not None and nbytes > limit.free:
@@ -283,18 +285,18 @@ def _whole_pages(nbytes: int) -> int:
     return max(1, math.ceil(nbytes / mmap.PAGESIZE)) * mmap.PAGESIZE
 
 
-# -- memory whose changes are seen
+# -- memory whose changes are tracked
 
-# `Data` registers its own here, for those who have no more than a window, by the key of
-# its segment. Each has a `window`; a `state`, a number that no other values have, or
-# None if they may change at any time; and `is_partial`: whether it has rows of this
-# machine's ranks only. See `variables.data`.
+# `Data` registers its memory here by the key of its segment, so that code with a window
+# finds it. An entry has its `window`; its `state`, a number that no other values have,
+# or None if the values may change at any time; and `is_partial`, whether it has only
+# the rows of this machine's ranks. See `variables.data`.
 WATCHED: weakref.WeakValueDictionary[tuple[int, int], Any]
 WATCHED = weakref.WeakValueDictionary()
 
 
 def state_of(window: Window) -> int | None:
-    """Return the state of what is in a window; None where nobody sees changes of it."""
+    """Return the state of a window's values; None if changes are not tracked."""
     found = WATCHED.get(key_of(window))
     if found is None or found.window != window:
         return None

@@ -1,13 +1,13 @@
-"""A rank's way to its GPU and back: rows go straight into memory of JAX's.
+"""Copies of rows to a rank's GPU, directly into arrays of JAX, and of arrays back.
 
-A GPU reads the host's memory at its full rate where that is pinned. A rank has its own
-mapping of a segment pinned when it first takes rows from that, and undoes it before the
-mapping goes. What cannot be pinned goes through a buffer that is; where there is none
-either, rows are left to JAX's own copy.
+A GPU reads the host's memory at full rate only if that is pinned. A rank pins its
+mapping of a segment when it first takes rows from it, and unpins it before the mapping
+goes. Rows that cannot be pinned go through a pinned buffer. Without such a buffer, JAX
+copies them.
 
-Adjacent rows of a segment are one copy (`cuda`), and so is each long run of adjacent
-rows among selected ones. Short ones are gathered into pinned memory first, by several
-threads: the GPU copies the first of them while the host gathers the next.
+Adjacent rows of a segment are one copy (`cuda`). If the runs of adjacent rows in a
+selection are long, each run is a copy. Otherwise several threads first gather the rows
+in pinned memory: the GPU copies the first rows while the host gathers the next.
 """
 
 from __future__ import annotations
@@ -28,29 +28,28 @@ from .partition import Selection, count
 from .rows import RowTaker, gather
 
 WORTHWHILE = 1 << 18
-"""Bytes from which on the host does not wait until rows have been copied. For fewer, to
-have JAX wait in its place takes longer than the copy."""
+"""Bytes from which on JAX waits for the copy, in place of the host. For fewer bytes,
+JAX's wait takes longer than the copy."""
 
 LONG = 1 << 15
-"""Bytes from which on a run of rows gets a copy of its own. To start one takes the host
-some microseconds, in which it gathers about as much."""
+"""Average bytes of the runs from which on each run is copied by itself. To start a copy
+takes the host some microseconds, in which it gathers about as many bytes."""
 
 PIECE = 1 << 22
-"""Bytes that are gathered before their copy is started, at most."""
+"""Most bytes that are gathered before their copy is started."""
 
 LEAST = 1 << 20
-"""Bytes that a thread gathers at a time, at least. To tell it to takes time, too."""
+"""Least bytes that a thread gathers at a time, as to start it takes time."""
 
 _THREADS = 8
-"""That gather rows, at most."""
+"""Most threads that gather rows."""
 
 
 class ToDevice:
-    """One rank's way to its device.
+    """One rank's copies to and from its device.
 
-    `connect` makes the copier, when one is first needed; it raises ImportError,
-    RuntimeError or OSError if there is none. What fails is warned of once, and not on
-    every rank (`warns`).
+    `connect` makes the copier at first need, or raises ImportError, RuntimeError or
+    OSError. The first failure is warned of, if this rank `warns`.
     """
 
     def __init__(
@@ -61,17 +60,17 @@ class ToDevice:
         self.threads = min(threads, _THREADS)
         self._copier: CudaCopier | None = None
         self._has_given_up = False
-        self._pinned: set[int] = set()  # where pinned mappings begin
+        self._pinned: set[int] = set()  # addresses of pinned mappings
         self._pid = os.getpid()
 
     @property
     def copier(self) -> CudaCopier:
-        """What copies, once `takes` has said that something is."""
+        """The copier, after `takes` has returned True."""
         assert self._copier is not None
         return self._copier
 
     def takes(self, dtype: np.dtype) -> bool:
-        """Tell whether arrays of a dtype are copied by this."""
+        """Return whether this copies arrays of a dtype; otherwise JAX does."""
         if dtype.kind not in "biufc" or not dtype.isnative:
             return False
         if self._connect is not None:
@@ -84,9 +83,9 @@ class ToDevice:
         return self._copier is not None and not self._has_given_up
 
     def read(self, array: Any) -> np.ndarray:
-        """Return a copy of an array of JAX's that is there."""
+        """Return a copy, in the host's memory, of an array that JAX has computed."""
         if not array.nbytes or not self.takes(array.dtype):
-            # Several times as long: JAX has a thread of its own do it.
+            # By a thread of JAX, which takes several times as long.
             return np.array(array)
         out = np.empty(array.shape, array.dtype)
         self.copier.read(array, address(out), out.nbytes)
@@ -94,15 +93,15 @@ class ToDevice:
 
     @property
     def is_open(self) -> bool:
-        """Whether copies may be under way: not in a child that the user has forked."""
+        """Whether there may be copies that were started; never in a forked child."""
         return self._copier is not None and os.getpid() == self._pid
 
     def is_pinned(self, array: np.ndarray) -> bool:
-        """Tell whether an array lies in pinned memory; pins a segment if it can be."""
+        """Return whether an array lies in pinned memory, after an attempt to pin it."""
         mapping = mapping_of(array)
         if mapping is None:
             return False
-        if mapping.asked_by is not self:
+        if mapping.tried_by is not self:
             self._pin(
                 mapping,
                 f"{len(mapping):,} bytes of shared memory were not pinned, so that rows"
@@ -112,14 +111,14 @@ class ToDevice:
 
     @cached_property
     def gatherers(self) -> ThreadPoolExecutor | None:
-        """Threads that gather rows; None where this one does it as well."""
-        # One core copies rows at a tenth of the rate at which a GPU reads them.
+        """Threads that gather rows; None if this thread is to gather them."""
+        # One core gathers rows at a tenth of the rate at which a GPU reads them.
         if self.threads == 1:
             return None
         return ThreadPoolExecutor(self.threads, thread_name_prefix="synk-gather")
 
     def buffer(self, nbytes: int) -> Mapping | None:
-        """Return pinned memory for rows to be gathered in, if there can be any."""
+        """Return pinned memory in which to gather rows; None if it cannot be pinned."""
         mapping = Mapping(-1, nbytes)
         if not self._pin(mapping, "rows go to GPUs by JAX's own copies, slowly"):
             self._has_given_up = True
@@ -127,7 +126,7 @@ class ToDevice:
         return mapping
 
     def close(self) -> None:
-        """Undo what was pinned; from now on nothing is taken."""
+        """Unpin all memory; from now on nothing is copied."""
         for start in list(self._pinned):
             self._unpin(start)
         self._connect = self._copier = None
@@ -135,8 +134,8 @@ class ToDevice:
             pool.shutdown()
 
     def _pin(self, mapping: Mapping, what_follows: str) -> bool:
-        """Pin memory; tell whether that could be done, and warn of what follows."""
-        mapping.asked_by, mapping.before_unmapping = self, None
+        """Pin memory; return whether that worked. If not, warn of `what_follows`."""
+        mapping.tried_by, mapping.before_unmapping = self, None
         start = address(np.frombuffer(mapping, np.uint8))
         try:
             self.copier.register(start, len(mapping))
@@ -148,21 +147,21 @@ class ToDevice:
         return True
 
     def _unpin(self, start: int) -> None:
-        # Called when a mapping goes, which may be after `close`, or in a forked child
-        # that has the mapping but no CUDA.
+        # Called when a mapping goes, maybe after `close`, or in a forked child, which
+        # has the mapping but cannot use CUDA.
         if start in self._pinned and self.is_open:
             self._pinned.discard(start)
             self.copier.unregister(start)
 
     def warn(self, text: str) -> None:
-        """Warn of what has failed, if nothing has before."""
+        """Warn of a failure, if it is the first one."""
         if self._warns:
             self._warns = False
             warnings.warn(text, RuntimeWarning, stacklevel=2)
 
 
 class DeviceTaker(RowTaker):
-    """Takes rows into one array on the device, which is written anew every time."""
+    """Takes rows into an array on the device, which is overwritten at each call."""
 
     def __init__(self, to_device: ToDevice) -> None:
         super().__init__()
@@ -172,14 +171,14 @@ class DeviceTaker(RowTaker):
         self._pinned: Mapping | None = None
 
     def __del__(self) -> None:
-        # Neither end of a copy may go before that is made.
+        # Source and target of a copy must live until it is done.
         if self._writing is not None and self._to_device.is_open:
             with contextlib.suppress(Exception):
                 self._writing.wait()
 
     def take(self, array: Any, selection: Selection) -> Any:
-        """Start to take rows; what is returned may be a `CudaWriting`, to wait for."""
-        # What JAX has computed from the last rows must be there.
+        """Start to copy rows; return an array, or a `CudaWriting` for `arrived`."""
+        # JAX's results from the last rows must be computed, as these are overwritten.
         if not isinstance(array, np.ndarray):
             return super().take(array, selection)
         shape = (count(selection), *array.shape[1:])
@@ -187,7 +186,7 @@ class DeviceTaker(RowTaker):
         if not nbytes or not self._to_device.takes(array.dtype):
             return super().take(array, selection)
         if self._writing is not None:
-            self._writing.wait()  # the last call may not have come to use it
+            self._writing.wait()  # the last call may have failed before it used it
             self._writing = None
         if nbytes < WORTHWHILE:
             return self._put(super().take(array, selection))
@@ -218,8 +217,8 @@ class DeviceTaker(RowTaker):
         return writing
 
     def take_whole(self, array: np.ndarray) -> Any:
-        """Start to take a whole array, as `take` does."""
-        # A whole number stays where it is: it may be the size of something.
+        """Start to copy a whole array, as `take` does."""
+        # An integer scalar stays on the host, as it may be the size of something.
         if array.ndim:
             return self.take(array, slice(0, len(array)))
         if array.dtype.kind in "biu" or not self._to_device.takes(array.dtype):
@@ -227,14 +226,13 @@ class DeviceTaker(RowTaker):
         return self._put(array)
 
     def _put(self, values: np.ndarray) -> Any:
-        """Return few values on the device, in memory that is used again."""
+        """Copy few values to the array on the device, and wait; return the array."""
         import jax
 
         target = self._kept(values.shape, values.dtype)
         if target is None:
-            # A copy, and not JAX's view of the user's array. It is told its device, as
-            # arrays are that come by DLPack: for one that is not, JAX would compile
-            # another time.
+            # A copy, and not JAX's view of the user's array. It is committed to its
+            # device, as arrays from DLPack are; for another, JAX would compile again.
             target = jax.device_put(
                 jax.numpy.array(values, copy=True), jax.local_devices()[0]
             )
@@ -243,12 +241,12 @@ class DeviceTaker(RowTaker):
             self._target = target
         else:
             self._to_device.copier.write(target, address(values), values.nbytes)
-        # JAX takes its arrays to be constant. Nobody sees this one change: programs
-        # read it, and what they return is in other memory.
+        # JAX takes its arrays to be constant. That this one changes does no harm:
+        # programs only read it, and return values in other memory.
         return target
 
     def _begin(self, shape: tuple[int, ...], dtype: np.dtype) -> CudaWriting | None:
-        """Return what writes to an array of a shape, or None if there is no memory."""
+        """Return a writer to the array on the device; None if there is no memory."""
         import jax.numpy as jnp
 
         target, self._target = self._kept(shape, dtype), None
@@ -263,8 +261,7 @@ class DeviceTaker(RowTaker):
         return self._writing
 
     def _kept(self, shape: tuple[int, ...], dtype: np.dtype) -> Any:
-        """Return the array of the last call, if this one's is such."""
-        # It is given up if not, so that its memory can be used.
+        """Return the array of the last call if it fits; otherwise drop it."""
         target = self._target
         if target is not None and (target.shape, target.dtype) != (shape, dtype):
             self._target = None
@@ -301,14 +298,14 @@ class DeviceTaker(RowTaker):
             return start * width, piece.nbytes
 
         source, starts = address(room), range(0, len(room), rows)
-        # In their order, each as soon as it is there.
+        # In order, each piece as soon as it is gathered.
         filled = map(fill, starts) if pool is None else pool.map(fill, starts)
         for at, nbytes in filled:
             writing.copy([Piece(at, source + at, nbytes)])
 
 
 def _runs(selection: Selection) -> tuple[list[int], list[int]]:
-    """Return where runs of adjacent rows start and stop."""
+    """Return the starts and the stops of a selection's runs of adjacent rows."""
     if isinstance(selection, slice):
         return [selection.start], [selection.stop]
     ends = np.flatnonzero(np.diff(selection) != 1)

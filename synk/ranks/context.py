@@ -25,7 +25,7 @@ from ..comm.shm import SharedMemoryComm
 from ..engines import jax
 from ..memory.arena import Arena
 from ..memory.cuda import CudaCopier
-from ..memory.segment import Attachments, Window, can_lie_here, is_window
+from ..memory.segment import Attachments, Window, can_be_shared, is_window
 from ..memory.to_device import ToDevice
 from ..programs.programs import Programs
 from ..programs.transaction import Transaction
@@ -220,7 +220,7 @@ class RankContext:
             if isinstance(value, list):  # a typed list's value, which numpy would stack
                 continue
             array = np.asarray(value)
-            if can_lie_here(array):
+            if can_be_shared(array):
                 arrays[key] = array
         found = self.outbox.put([*arrays.values()])
         if not found:  # the usual case in a loop

@@ -13,7 +13,7 @@ from pytensor.compile import SharedVariable
 from ..compiler.spec import FunctionSpec
 from ..engines import compiles_in_calls, describe_mode, engine_for, host
 from ..engines.numba_code import ignoring
-from ..memory.segment import can_lie_here
+from ..memory.segment import can_be_shared
 from ..programs.programs import CallKind, Programs, Subset
 from ..times.compile_notice import Notice
 from ..times.timing import Times
@@ -136,7 +136,7 @@ def staged(values: Sequence, small: int = -1) -> list:
     arrays = {
         i: value
         for i, value in enumerate(values)
-        if can_lie_here(value) and value.nbytes > small
+        if can_be_shared(value) and value.nbytes > small
     }
     windows = SESSION.pool.stage.put([*arrays.values()])
     described = dict(zip(arrays, windows, strict=True))

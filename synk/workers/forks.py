@@ -33,7 +33,7 @@ from collections.abc import Callable, Iterator
 from io import FileIO
 from typing import Any, NoReturn
 
-from ..memory.descriptors import streams_taken
+from ..memory.descriptors import stream_numbers_taken
 from ..signals import with_signals_held_back
 
 PR_SET_PDEATHSIG = 1
@@ -43,10 +43,10 @@ PR_SET_PDEATHSIG = 1
 def forking_quietly() -> Iterator[None]:
     """Flush the streams, and have ``os.fork`` not warn of threads, in a ``with`` block.
 
-    The fork counts as synk's. For the descriptors of the streams see `streams_taken`.
+    The fork counts as synk's. The block takes the numbers of closed streams, too.
     """
     flush_streams()
-    with warnings.catch_warnings(), streams_taken():
+    with warnings.catch_warnings(), stream_numbers_taken():
         # Python 3.12+ and JAX warn if there are threads. The child uses no lock that
         # these may hold: it computes with numpy and PyTensor, which are fork-safe.
         warnings.simplefilter("ignore")

@@ -25,7 +25,7 @@ from synk.memory.loading import JobThread
 from synk.memory.mapping import address
 from synk.memory.partition import cuts, part, select
 from synk.memory.rows import RowTaker, gather
-from synk.memory.segment import LOOK_FROM, Attachments, Segment, layout
+from synk.memory.segment import CHECK_FROM, Attachments, Segment, layout
 
 
 def mapped() -> set[str]:
@@ -63,12 +63,12 @@ def test_small_segments_do_not_pay_for_the_look(monkeypatch):
     monkeypatch.setattr(
         limits, "tightest", lambda: limits.MemoryLimit(None, 1 << 30, 100)
     )
-    small = Segment(LOOK_FROM - mmap.PAGESIZE)
+    small = Segment(CHECK_FROM - mmap.PAGESIZE)
     with pytest.raises(SharedMemoryFull, match=r"100 bytes are free of the machine's"):
-        small.grow(3 * LOOK_FROM)
-    assert os.fstat(small.place[1]).st_blocks * 512 == small.nbytes < LOOK_FROM
+        small.grow(3 * CHECK_FROM)
+    assert os.fstat(small.place[1]).st_blocks * 512 == small.nbytes < CHECK_FROM
     monkeypatch.setattr(limits, "tightest", lambda: None)
-    small.grow(3 * LOOK_FROM)
+    small.grow(3 * CHECK_FROM)
 
 
 def test_growing_without_address_space_gives_back_what_was_reserved(monkeypatch):

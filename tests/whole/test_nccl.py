@@ -221,5 +221,5 @@ def test_xla_has_the_gpu_before_bindings_ask_cuda_for_anything(monkeypatch):
     asked = []
     stand_ins.imports_for_cuda(monkeypatch, lambda name: asked.append(name) or jax)
     jax = types.SimpleNamespace(devices=lambda: asked.append("devices"))
-    cuda.after_xla("cuda.bindings.driver")
+    cuda.import_after_xla("cuda.bindings.driver")
     assert asked == ["jax", "devices", "cuda.bindings.driver"]
