@@ -312,7 +312,7 @@ class Link:
         return self._gathered("all-gather", mine, headers, self._comm.Iallgatherv)
 
     def gather(self, mine: bytes, headers: Headers) -> Sequence[Bytes]:
-        """Return the data of all nodes on node 0; on others, mostly nothing."""
+        """Return the data of all nodes on node 0; on others only if headers have it."""
         return self._gathered("replies", mine, headers, self._comm.Igatherv, 0)
 
     def _gathered(

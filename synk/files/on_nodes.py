@@ -265,6 +265,6 @@ def parts(rows: Rows, epoch: Epoch) -> Iterator[Part]:
 
 
 def _mark(room: tuple[Data, ...], is_partial: bool) -> None:
-    """Note whether the memory of node 0 has only its own ranks' rows."""
+    """Mark whether a part's memory on node 0 is partial: has only its ranks' rows."""
     for array in room:
         array._lending.is_partial = is_partial

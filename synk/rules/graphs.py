@@ -146,7 +146,7 @@ _WORDS = {
     "Sub": "({} - {})",
     "TrueDiv": "({} / {})",
 }
-"""By the class of a scalar Op, how it is written; NaN is passed on, as by numpy."""
+"""Expressions by the class of a scalar Op; they propagate NaN, as numpy does."""
 
 _BETWEEN = {"Add": " + ", "Mul": " * "}
 """The operators between operands, for Ops with any number of them."""

@@ -289,7 +289,7 @@ class _Copy:
         return {**vars(self), "_made": None, "_shown": {}}
 
     def with_values(self, settings: np.ndarray, **vectors: Arrays) -> Model:
-        """Return the model with these settings, and arrays of attributes' vectors."""
+        """Return the model with these settings; `vectors` has the arrays' memory."""
         if self._made is None:
             self._made = by_value.loads_copy(self._pickled)
         model: Model = self._made
@@ -330,7 +330,7 @@ class ModelLoss(_OfRows):
         return Apply(self, list(inputs), [pt.dscalar("loss"), pt.dscalar("weight")])
 
     def perform(self, node: Apply, inputs: Sequence, outputs: Any) -> None:
-        """Compute it."""
+        """Compute the outputs."""
         shown, rows = self._split(inputs)
         found = self._copy.with_values(**shown).loss(*rows) if len(rows[0]) else (0, 0)
         for place, value in zip(outputs, found, strict=True):
@@ -354,7 +354,7 @@ class ModelGradient(_OfRows):
         return Apply(self, list(inputs), outputs)
 
     def perform(self, node: Apply, inputs: Sequence, outputs: Any) -> None:
-        """Compute it."""
+        """Compute the outputs."""
         shown, (step, numbers, *rows) = self._split(inputs)
         old = shown["buffers"]
         shown["buffers"] = new = [vector.copy() for vector in old]
@@ -397,7 +397,7 @@ class ModelUpdate(Op):
         return Apply(self, operands, [var.type() for var in operands[3:]])
 
     def perform(self, node: Apply, inputs: Sequence, outputs: Any) -> None:
-        """Compute it."""
+        """Compute the outputs."""
         settings, weight, gradient, *old = inputs
         new = [vector.copy() for vector in old]
         if self._mean.shape != gradient.shape:
@@ -488,7 +488,7 @@ class Step(Function):
         self.model.before_step()
 
     def pull(self) -> Model:
-        """Set the script's model to the ranks' values, and return it."""
+        """Return the script's model, set to the ranks' values."""
         self._held.pull()
         return self.model
 

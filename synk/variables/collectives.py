@@ -379,7 +379,7 @@ def _reduce_on_host(
     weights: tuple[int, ...],
     to_all: bool,
 ) -> list[np.ndarray]:
-    """Reduce values in host memory; `weights`, by rank, are those of all of them."""
+    """Reduce values in host memory; `weights`, by rank, apply to all of them."""
     key = tuple(numbers), op
     buffers = context.variable_buffers if to_all else None
     if buffers is not None:

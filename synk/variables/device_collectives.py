@@ -41,7 +41,7 @@ def reduce(
     weights: tuple[int, ...],
     to_all: bool,
 ) -> list[Any]:
-    """Reduce values on devices; `weights`, by rank, are those of all of them."""
+    """Reduce values on devices; `weights`, by rank, apply to all of them."""
     variables = [context.variables[number] for number in numbers]
     found = _buffers(context).reduce(
         (tuple(numbers), op, to_all),
