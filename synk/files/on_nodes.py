@@ -206,13 +206,13 @@ def has_several_nodes() -> bool:
 
 def can_read(rows: Rows) -> bool:
     """Return whether all nodes can read the files; if not, warn once in a session."""
-    known = rows._known
+    known = rows._readers
     if known is None or not SESSION.is_of(known[0]):
         number = next(_numbers)
         columns = [each._located(lambda file: file.absolute) for each in rows._columns]
         told = number, columns, len(rows._counts), rows._window
         why = [each for each in SESSION.run(worker_open, *told) if each is not None]
-        known = rows._known = weakref.ref(SESSION.pool), None if why else number
+        known = rows._readers = weakref.ref(SESSION.pool), None if why else number
         weakref.finalize(rows, SESSION.notify, "reader", number).atexit = False
         if why:
             warnings.warn(
@@ -229,42 +229,42 @@ def parts(rows: Rows, epoch: Epoch) -> Iterator[Part]:
     The inputs are for calls whose ranks read their own rows.
     """
     check_batch_size(epoch.batch_size)
-    assert rows._known is not None
-    _, number = rows._known
+    assert rows._readers is not None
+    _, number = rows._readers
     assert number is not None
     reader: Reader = SESSION.context.readers[number]
     reader.go_to(epoch)
-    rooms: dict[int, tuple[Data, ...]] = {}
+    memories: dict[int, tuple[Data, ...]] = {}
 
-    def begin(low: int, high: int, room: tuple[Data, ...]) -> None:
+    def begin(low: int, high: int, memory: tuple[Data, ...]) -> None:
         """Have all nodes begin to read a part."""
-        rooms[id(room)] = room
+        memories[id(memory)] = memory
         what = number, epoch, low, high
-        mine = *what, [array.data for array in room]
+        mine = *what, [array.data for array in memory]
         SESSION.run(worker_begin, *what, None, mine=mine)
 
-    def end(low: int, high: int, room: tuple[Data, ...]) -> None:
+    def end(low: int, high: int, memory: tuple[Data, ...]) -> None:
         """Wait until all nodes have read a part."""
         assert reader.part == (epoch, low, high), "not this part was read"
         reader.wait()
-        windows = [array._window() for array in room]
+        windows = [array._window() for array in memory]
         is_partial = all(state_of(window) is not None for window in windows)
-        _mark(room, is_partial)
+        _mark(memory, is_partial)
         if is_partial:
             batches = batches_of_part(high - low, epoch.batch_size)
             SESSION.run(worker_end, number, (windows, batches), mine=(number, None))
         else:  # a child of the script may write there: each call sends all rows
-            reader.read_all(low, high, [array.data for array in room])
+            reader.read_all(low, high, [array.data for array in memory])
 
     def close() -> None:
         reader.close()
-        for room in rooms.values():
-            _mark(room, is_partial=False)
+        for memory in memories.values():
+            _mark(memory, is_partial=False)
 
-    return rows._in_turns(reader.order.ends, epoch.batch_size, begin, end, close)
+    return rows._iterate_parts(reader.order.ends, epoch.batch_size, begin, end, close)
 
 
-def _mark(room: tuple[Data, ...], is_partial: bool) -> None:
+def _mark(memory: tuple[Data, ...], is_partial: bool) -> None:
     """Mark whether a part's memory on node 0 is partial: has only its ranks' rows."""
-    for array in room:
+    for array in memory:
         array._lending.is_partial = is_partial

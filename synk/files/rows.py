@@ -70,12 +70,12 @@ class Rows:
         self._counts = counts
         self._starts = np.concatenate([[0], np.cumsum(counts, dtype=np.int64)])
         # Columns with most bytes first: the thread may have to wait between two.
-        by_size = [int(np.prod(c.shape)) * c.dtype.itemsize for c in self._columns]
-        self._turns = sorted(range(len(by_size)), key=by_size.__getitem__, reverse=True)
+        sizes = [int(np.prod(c.shape)) * c.dtype.itemsize for c in self._columns]
+        self._by_size = sorted(range(len(sizes)), key=sizes.__getitem__, reverse=True)
         self._takes_runs = all(column.takes_runs for column in self._columns)
         self._spare: list[tuple[Data, ...]] = []
         # The session's pool, and the number of the nodes' readers; see `on_nodes`.
-        self._known: tuple[Any, int | None] | None = None
+        self._readers: tuple[Any, int | None] | None = None
 
     def __len__(self) -> int:
         return int(self._starts[-1])
@@ -151,21 +151,21 @@ class Rows:
         opened: dict[tuple[int, int], Any] = {}
         reader = new_reader()
 
-        def begin(low: int, high: int, room: tuple[Data, ...]) -> None:
-            arrays = [array.data for array in room]
+        def begin(low: int, high: int, memory: tuple[Data, ...]) -> None:
+            arrays = [array.data for array in memory]
             job = self._job(order.between(low, high), draws, arrays, opened)
             if low:
                 reader.begin(read_on_any_core, job)
             else:  # the script waits for it anyway, and it compiles the loops
                 job()
 
-        def end(low: int, high: int, room: tuple[Data, ...]) -> None:
+        def end(low: int, high: int, memory: tuple[Data, ...]) -> None:
             if low:
                 reader.wait()
 
-        return self._in_turns(order.ends, batch_size, begin, end, reader.close)
+        return self._iterate_parts(order.ends, batch_size, begin, end, reader.close)
 
-    def _in_turns(
+    def _iterate_parts(
         self,
         ends: np.ndarray,
         batch_size: int,
@@ -175,33 +175,33 @@ class Rows:
     ) -> Iterator[Part]:
         """Yield an epoch's parts: while the script uses one, the next is read.
 
-        ``begin(low, high, room)`` begins to read the rows from place `low` to `high` of
-        the order into the shared memory `room`, and `end` waits for them. `close` waits
-        for a reading that nobody has waited for.
+        ``begin(low, high, memory)`` begins to read the rows from place `low` to `high`
+        of the order into `memory`, and `end` waits for them. `close` waits for a
+        reading that nobody has waited for.
         """
         bounds = list(cut(ends, batch_size))
-        rooms: list[tuple[Data, ...]] = []
+        memories: list[tuple[Data, ...]] = []
 
         def begin_part(part: int) -> None:
             if part < 2:
-                rooms.append(self._room(batch_size))
+                memories.append(self._part_memory(batch_size))
             low, high = bounds[part]
-            for array in rooms[part % 2]:
+            for array in memories[part % 2]:
                 array.set_length(high - low)
-            begin(low, high, rooms[part % 2])
+            begin(low, high, memories[part % 2])
 
         try:
             begin_part(0)
             for part, (low, high) in enumerate(bounds):
-                room = rooms[part % 2]
-                end(low, high, room)
+                memory = memories[part % 2]
+                end(low, high, memory)
                 if part + 1 < len(bounds):
                     begin_part(part + 1)
-                yield Part(batches_of_part(high - low, batch_size), room)
+                yield Part(batches_of_part(high - low, batch_size), memory)
         finally:
             close()
             # Not reached if `close` was interrupted: a thread may still write there.
-            self._spare += rooms
+            self._spare += memories
 
     # -- for `parts` here and in `on_nodes`
 
@@ -209,16 +209,16 @@ class Rows:
         """Return an epoch's random numbers for all rows, by column; see `Column`."""
         return [column.draw(len(self), seed, epoch) for column in self._columns]
 
-    def _room(self, batch_size: int) -> tuple[Data, ...]:
+    def _part_memory(self, batch_size: int) -> tuple[Data, ...]:
         """Return shared memory for the largest part: a `Data` for each column."""
         most = most_rows(self._counts, self._window, batch_size)
         while self._spare:
-            room = self._spare.pop()
+            memory = self._spare.pop()
             if all(
                 array.alloc_size >= most * np.prod(column.shape)
-                for array, column in zip(room, self._columns, strict=True)
+                for array, column in zip(memory, self._columns, strict=True)
             ):
-                return room
+                return memory
         return tuple(
             data(shape=(most, *column.shape), dtype=column.dtype)
             for column in self._columns
@@ -266,7 +266,7 @@ class Rows:
         ]
 
         def job() -> None:
-            for i in self._turns:
+            for i in self._by_size:
                 column = self._columns[i]
                 for f in files.tolist():
                     if (i, f) not in opened:

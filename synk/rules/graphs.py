@@ -132,7 +132,7 @@ def _variable(name: str, value: np.ndarray) -> Any:
 
 # -- as Python source
 
-_WORDS = {
+_EXPRESSIONS = {
     "Abs": "abs({})",
     "Add": "({})",
     "Clip": "({0} if {0} != {0} else min(max({0}, {1}), {2}))",
@@ -192,17 +192,17 @@ def _term(node: Any, given: Sequence[str]) -> str:
     """Return the expression of one Op."""
     (out,) = node.outputs
     kind = type(getattr(node.op, "scalar_op", None)).__name__
-    if not isinstance(node.op, Elemwise) or kind not in (*_WORDS, "Cast"):
+    if not isinstance(node.op, Elemwise) or kind not in (*_EXPRESSIONS, "Cast"):
         raise NotImplementedError(f"{node.op} is not known in loops of training rules")
     if kind == "Cast":
         return f"np.{out.type.dtype}({given[0]})"
     if kind == "Pow":
         if _is_two(node.inputs[1]):
             return f"({given[0]} * {given[0]})"
-        return f"np.{out.type.dtype}({_WORDS[kind].format(*given)})"
+        return f"np.{out.type.dtype}({_EXPRESSIONS[kind].format(*given)})"
     if kind in _BETWEEN:
-        return _WORDS[kind].format(_BETWEEN[kind].join(given))
-    return _WORDS[kind].format(*given)
+        return _EXPRESSIONS[kind].format(_BETWEEN[kind].join(given))
+    return _EXPRESSIONS[kind].format(*given)
 
 
 def _is_two(var: Variable) -> bool:
