@@ -107,7 +107,7 @@ class Passed(Op):
         output_storage[0][0] = rng
 
     def lead_on(self, rng: Any, size: Any, params: Sequence[Any]) -> None:
-        """Advance a generator by an array of draws, of shape `size`."""
+        """Advance a generator by draws; numba's disk cache refers to this method."""
         is_coin = isinstance(self.draw, (ptr.BernoulliRV, ptr.BinomialRV))
         if self.takes_one or (is_coin and _takes_one(params)):
             skip(rng, math.prod(map(int, size)))

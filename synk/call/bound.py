@@ -81,19 +81,19 @@ class BoundCall(Bound):
         del self.given
         if variant.spec.parts:
             variant.placement.check_parts(self.rows.bounds)
-        self._bind_again(given)
+        self._prepare_repeat(given)
         self.choose_plan(given, self.is_usual and how.check is None)
 
     # -- whether the next call can use this object
 
-    def _bind_again(self, given: CallValues) -> None:
+    def _prepare_repeat(self, given: CallValues) -> None:
         """Set the state that `fits` compares, and whether later calls may use this."""
         spec, how = self.variant.spec, self.how
         sources = self.rows.sources
         data = given.values[: len(sources)]
         self._made_for, self._batch = weakref.ref(SESSION.pool), how.batch
         self._are_data = all(type(value) is Data for value in data)
-        self.can_be_again = (
+        self.can_repeat = (
             how.batch_s is how.output_subset is how.check is how.timeout is None
             and how.num_slices == 1
             and self._are_data
@@ -102,7 +102,7 @@ class BoundCall(Bound):
         )
         self._arguments = len(given.values)
         self._data: list[tuple] = []
-        if self.can_be_again:
+        if self.can_repeat:
             self._data = [(value._window(), value.minibatch, None) for value in data]
         # How many rows a later batch can select from; 0 if an input is a minibatch,
         # whose rows are fixed.

@@ -249,7 +249,7 @@ class RankShare:
         Return the outputs, in the order of the subset; None without rows.
         """
         context, task = self._context, self.task
-        context.transaction.begin_call(self._programs.led_on, self._selected)
+        context.transaction.begin_call(self._programs.streams_used, self._selected)
         if self._waited:
             task.times.move(self._waited, ROWS, to=WAIT)
         return timed(context, task, self.start, self._run, self._is_padded)

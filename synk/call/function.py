@@ -133,7 +133,7 @@ class Function:
             variant, values, how = self._variant_for(args, kwargs, how)
             bound = BoundCall(variant, values, how)
         results = bound.call(values, start)
-        if bound.can_be_again:
+        if bound.can_repeat:
             self._bound = bound
         return bound.wanted.arrange(results)
 

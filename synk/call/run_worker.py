@@ -141,7 +141,7 @@ def _packed(made: Sequence[dict | None]) -> dict[Any, np.ndarray]:
     packed = {}
     for key in dict.fromkeys(itertools.chain.from_iterable(filter(None, made))):
         values: list[Any] = [each and each.get(key) for each in made]
-        if _are_alike(values):
+        if _are_of_one_shape(values):
             packed[key] = np.stack(values)
         else:
             for k, value in enumerate(values):
@@ -221,10 +221,10 @@ class _OutputsOfCall:
 
 def stacked(values: list) -> Any:
     """Return values as one array; as a list if shapes differ, or they are no arrays."""
-    return np.stack(values) if _are_alike(values) else values
+    return np.stack(values) if _are_of_one_shape(values) else values
 
 
-def _are_alike(values: Sequence) -> bool:
+def _are_of_one_shape(values: Sequence) -> bool:
     """Return whether all values are arrays of one shape."""
     shapes = {value.shape if hasattr(value, "__array__") else None for value in values}
     return len(shapes) == 1 and None not in shapes

@@ -51,7 +51,7 @@ def engines_for(spec: FunctionSpec) -> tuple[str, ...]:
         for name, engine in ENGINES.items()
         if (engine.HAS_BLOCKS or not spec.has_any_bits)
         and engine.can_be_chosen()
-        and (not engine.RAISES_LESS or _are_alike(spec.graph))
+        and (not engine.RAISES_LESS or _is_same_in_jax(spec.graph))
     )
 
 
@@ -101,23 +101,23 @@ def is_settled(spec: FunctionSpec) -> bool:
     return not are_settings_default()
 
 
-def _are_alike(graph: list[Variable], is_inner: bool = False) -> bool:
+def _is_same_in_jax(graph: list[Variable], is_inner: bool = False) -> bool:
     """Return whether JAX gives the other engines' results or errors in every case."""
     for node in io_toposort([], graph):
         if isinstance(node.op, INDEXING):
-            is_alike = _is_index_alike(node, is_inner)
+            is_same = _is_index_same(node, is_inner)
         elif isinstance(node.op, (OpFromGraph, Scan)):
-            is_alike = _are_alike(node.op.inner_outputs, is_inner=True)
+            is_same = _is_same_in_jax(node.op.inner_outputs, is_inner=True)
             if isinstance(node.op, Scan):
-                is_alike &= not node.op.info.as_while and is_of_shapes(node.inputs[0])
+                is_same &= not node.op.info.as_while and is_of_shapes(node.inputs[0])
         else:
-            is_alike = _is_alike(node)
-        if not is_alike:
+            is_same = _is_node_same(node)
+        if not is_same:
             return False
     return True
 
 
-def _is_index_alike(node: Apply, is_inner: bool) -> bool:
+def _is_index_same(node: Apply, is_inner: bool) -> bool:
     """Return whether JAX can index so, and synk checks the bounds.
 
     In inner graphs synk does not check indices that are values: `engines.jax_bounds`.
@@ -132,18 +132,18 @@ def _is_index_alike(node: Apply, is_inner: bool) -> bool:
     return True
 
 
-def _is_alike(node: Apply) -> bool:
+def _is_node_same(node: Apply) -> bool:
     op = node.op
     if isinstance(op, (Elemwise, CAReduce)):
-        return _is_alike_scalar(op.scalar_op, node)
+        return _is_scalar_same(op.scalar_op, node)
     if isinstance(op, Blockwise):
         return isinstance(op.core_op, Dot)
     return bool(entry_of(op).same_in_jax) or is_collective(node)
 
 
-def _is_alike_scalar(op: ScalarOp, node: Apply) -> bool:
+def _is_scalar_same(op: ScalarOp, node: Apply) -> bool:
     if isinstance(op, Composite):
-        return all(_is_alike_scalar(inner.op, inner) for inner in op.fgraph.apply_nodes)
+        return all(_is_scalar_same(inner.op, inner) for inner in op.fgraph.apply_nodes)
     are_whole = [var.type.dtype[0] in "iu" for var in node.inputs]  # type: ignore[attr-defined]
     is_whole = node.outputs[0].type.dtype[0] in "iu"  # type: ignore[attr-defined]
     if isinstance(op, (IntDiv, Mod, Pow)):

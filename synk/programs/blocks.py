@@ -38,35 +38,35 @@ class Take(NamedTuple):
 class PartInBlocks:
     """How a stage's part runs block by block: the values to take from each block.
 
-    `handed` are values that the stage reduces in a tree, `wired` outputs that the
+    `reduced` are values that the stage reduces in a tree, `outputs` those that the
     master combines in a tree, `others` all else. `ops` has the op of each value.
     """
 
     def __init__(
         self,
-        handed: list[Take],
-        wired: list[Take],
+        reduced: list[Take],
+        outputs: list[Take],
         others: list[Take],
         ops: Mapping[Variable, Any],
     ) -> None:
-        self.takes = [*handed, *wired, *others]
-        self.trees = [var for var, _ in (*handed, *wired)]
-        self.wired = [var for var, _ in wired]
+        self.takes = [*reduced, *outputs, *others]
+        self.trees = [var for var, _ in (*reduced, *outputs)]
+        self.outputs = [var for var, _ in outputs]
         self.others = others
-        self._handed, self._ops = len(handed), ops
+        self._n_reduced, self._ops = len(reduced), ops
         self._columns: dict[tuple, tuple[Columns, Columns, Columns]] = {}
 
     def columns(
         self, shapes: Sequence[tuple[int, ...]]
     ) -> tuple[Columns, Columns, Columns]:
-        """Return the columns of handed, of wired and of all values, for `shapes`."""
+        """Return the columns of `reduced`, of `outputs` and of both, for `shapes`."""
         key = tuple(shapes)
         if key not in self._columns:
             trees = zip(shapes, self.trees, strict=True)
             kinds = [(shape, var.type.dtype, self._ops[var]) for shape, var in trees]  # type: ignore[attr-defined]
-            n = self._handed
-            handed, wired, every = map(Columns, (kinds[:n], kinds[n:], kinds))
-            self._columns[key] = handed, wired, every
+            n = self._n_reduced
+            reduced, outputs, every = map(Columns, (kinds[:n], kinds[n:], kinds))
+            self._columns[key] = reduced, outputs, every
         return self._columns[key]
 
 
@@ -80,7 +80,7 @@ class Blocks:
             self._sums = {}
         # By the id of a stage's merged part, as all dicts here.
         self._found: dict[int, PartInBlocks | None] = {}
-        self._handed: dict[int, dict[Variable, int]] = {}
+        self._reductions: dict[int, dict[Variable, int]] = {}
         # The compiled loop over the blocks of a part; None if numba cannot compile it.
         self.loops: dict[int, Loop | None] = {}
         # The first reason why some part cannot run block by block.
@@ -94,7 +94,7 @@ class Blocks:
         stages = [stage for stage in cut.stages if stage.rows]
         return bool(stages) and all(self.in_blocks(stage, cut) for stage in stages)
 
-    def are_apart(self, cut: Cut) -> bool:
+    def has_uncombined(self, cut: Cut) -> bool:
         """Return whether some value is needed for each block, not combined."""
         found = [self.in_blocks(stage, cut) for stage in cut.stages if stage.rows]
         return any(way == "stack" for each in found if each for _, way in each.takes)
@@ -116,7 +116,7 @@ class Blocks:
             return "random numbers are drawn for it"
         if self._spec.call.first in ancestors(part.wants, part.receives):
             return "it numbers its rows among all"
-        handed, wired, others = (dict[Take, None]() for _ in range(3))
+        reduced, outputs, others = (dict[Take, None]() for _ in range(3))
         for var in part.wants:
             if var not in cut.on_rows:
                 others[Take(var, None)] = None
@@ -130,9 +130,9 @@ class Blocks:
                     return f"{name(var)} does not follow from blocks of rows, {how}"
                 into = others
                 if is_tree(way):
-                    into = handed if use == "reduced" else wired
+                    into = reduced if use == "reduced" else outputs
                 into[Take(var, way)] = None
-        return PartInBlocks(list(handed), list(wired), list(others), self._sums)
+        return PartInBlocks(list(reduced), list(outputs), list(others), self._sums)
 
     def _uses(self, var: Variable, stage: Stage, cut: Cut) -> Iterator[tuple[str, Any]]:
         """Yield each use of a value, and the op that combines ranks' values for it."""
@@ -159,13 +159,13 @@ class Blocks:
         way: Any = f"{op} tree" if has_order(op, var.type.dtype) else op
         return way
 
-    def handed(self, stage: Stage, cut: Cut) -> dict[Variable, int]:
-        """Return {reduction in a tree: position of its value in the handed ones}.
+    def tree_reductions(self, stage: Stage, cut: Cut) -> dict[Variable, int]:
+        """Return {reduction in a tree: position of its value in the reduced ones}.
 
         A rank without rows needs this as well.
         """
         number = id(stage.merged)
-        if number not in self._handed:
+        if number not in self._reductions:
             found: dict[Variable, Any] = {}
             for red in stage.reduced:
                 var, op = contributed(red), op_of(red)
@@ -174,5 +174,5 @@ class Blocks:
                     found[red] = var
             given = set(found.values())
             order = [var for var in stage.merged.wants if var in given]
-            self._handed[number] = {red: order.index(v) for red, v in found.items()}
-        return self._handed[number]
+            self._reductions[number] = {red: order.index(v) for red, v in found.items()}
+        return self._reductions[number]

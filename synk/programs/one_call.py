@@ -98,7 +98,7 @@ class RankCall:
         # Values with one entry for each block; subtrees that ranks reduce; outputs in
         # trees that the master merges.
         self.by_block: dict[Variable, np.ndarray] = {}
-        self.handed: Subtrees | None = None
+        self.subtrees: Subtrees | None = None
         self.in_trees: dict[Variable, TreeOutput] = {}
         self._news: list[tuple[Part, list[Any]]] = []
 
@@ -182,15 +182,15 @@ class RankCall:
         self, stage: Stage, reduced: list[Variable], level: int
     ) -> list[Variable]:
         """Combine the values that are reduced in a tree; return the other ones."""
-        handed = self.programs.blocks.handed(stage, self.cut)
-        if not handed:
+        in_tree = self.programs.blocks.tree_reductions(stage, self.cut)
+        if not in_tree:
             return reduced
         reducer: Any = self.task.reducer  # never a GPU's: only numba has blocks
         key = *self._key, level, "tree"
-        results = reducer.reduce_tree(key, self.handed, self.task.tree, self.times)
+        results = reducer.reduce_tree(key, self.subtrees, self.task.tree, self.times)
         self._note_met(level)
-        self.values.update((var, results[place]) for var, place in handed.items())
-        return [var for var in reduced if var not in handed]
+        self.values.update((var, results[place]) for var, place in in_tree.items())
+        return [var for var in reduced if var not in in_tree]
 
     @property
     def _key(self) -> tuple:
@@ -206,13 +206,13 @@ class RankCall:
 
     def _meet(self, reduced: list[Variable], level: int) -> None:
         """Combine values with the other ranks', not in a tree."""
-        given = None if self.is_idle else list(map(self._given_for, reduced))
+        given = None if self.is_idle else list(map(self._contribution, reduced))
         key, ops = (*self._key, level), list(map(_wire_op, reduced))
         results = self.task.reducer.reduce(key, given, ops, self.weights, self.times)
         self._note_met(level)
         self.values.update(zip(reduced, results, strict=True))
 
-    def _given_for(self, reduced: Variable) -> Any:
+    def _contribution(self, reduced: Variable) -> Any:
         """Return this rank's value for a reduction.
 
         To gather or stack, ranks sum arrays with their own entries among zeros.

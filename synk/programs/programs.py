@@ -100,7 +100,7 @@ class Programs:
         check_engine(spec.precision, self.engine)
         self.label = f"function {spec.name!r}" if spec.name else "a function"
         self.label += spec.made
-        self.led_on = [
+        self.streams_used = [
             shared for shared, _ in spec.updates if isinstance(shared.type, RandomType)
         ]
         """The random streams that calls draw from."""

@@ -123,7 +123,7 @@ def _block(task: Task, call: RankCall) -> int:
     """Return the rows of a block; 0 to compute the rank's rows at once."""
     if call.padded_size or not call.rows or len(call.rows[0]) <= task.block:
         return 0 if task.tree is None else task.block
-    if task.tree is None and task.programs.blocks.are_apart(call.cut):
+    if task.tree is None and task.programs.blocks.has_uncombined(call.cut):
         return 0  # a value for each block needs blocks that all ranks agree on
     return task.block
 
@@ -283,20 +283,20 @@ def _keep(
 ) -> None:
     """Store the values of a part in blocks: own ones, and subtrees for other ranks."""
     entries, shapes, results = made
-    columns, wired, every = found.columns(shapes)
+    columns, outputs, every = found.columns(shapes)
     for (var, way), value in zip(found.others, results, strict=True):
         (call.by_block if way == "stack" else call.values)[var] = value
-    call.handed = None
+    call.subtrees = None
     tree = call.task.tree
     if tree is None:
         whole = combined(local, [entries], every)
         call.values.update(zip(found.trees, whole, strict=True))
         return
     if columns.each:
-        call.handed = Subtrees(entries[:, : columns.width], columns)
-    if wired.each:
-        subtrees = Subtrees(entries[:, columns.width :], wired)
-        for place, var in enumerate(found.wired):
+        call.subtrees = Subtrees(entries[:, : columns.width], columns)
+    if outputs.each:
+        subtrees = Subtrees(entries[:, columns.width :], outputs)
+        for place, var in enumerate(found.outputs):
             key = "tree", level
             call.in_trees[var] = TreeOutput(key, subtrees, tree, place)
 
