@@ -46,8 +46,8 @@ class TreeBuffers(KeyedBuffers["TreeBuffer"]):
         """Make a buffer for other columns or more subtrees, together with all ranks."""
         comm = self._comm
         # A rank without rows has no columns, and takes another rank's.
-        told = comm.exchange(None if given is None else given.columns.each)
-        kinds = next(each for each in told if each is not None)
+        of_ranks = comm.exchange(None if given is None else given.columns.each)
+        kinds = next(each for each in of_ranks if each is not None)
         columns = Columns([column[1:] for column in kinds])
         # The last row is for the results.
         shape = 2 * comm.size * cut.most + 1, columns.width

@@ -108,26 +108,26 @@ _HEADING = "(most recent call first):"
 _FRAME = re.compile(r'  File "(.*)", line \d+ in (.*)')
 
 
-def carry_over(ledger: Ledger, death: WorkerDied, to: Ledger) -> list[SharedVariable]:
-    """Copy entries of `ledger` to a new session's; return variables that lost values.
+def carry_over(old: Ledger, death: WorkerDied, new: Ledger) -> list[SharedVariable]:
+    """Copy entries to a new session's ledger; return variables that have lost values.
 
     Ranks held values of their own of these, and no copy was kept.
     """
     # A replicated variable has its value in the master, which has undone its own share
     # of the failed call. Other ranks' own values are gone with the ranks.
     lost = []
-    for var in ledger.variables():
-        (entry,) = ledger.entries([var])
+    for var in old.variables():
+        (entry,) = old.entries([var])
         if entry.is_set or entry.holding.kind == "replicated":
             continue  # new ranks get the master's value
-        (new,) = to.entries([var])
+        (new_entry,) = new.entries([var])
         holding = entry.holding
         if entry.kept is None:
             lost.append(var)
             if holding.kind != "unknown":
                 holding = Holding("unknown", f"{death.who} died")
-        to.note_entry(new, holding)
-        new.kept = entry.kept  # last, as `note_entry` resets it
+        new.note_entry(new_entry, holding)
+        new_entry.kept = entry.kept  # last, as `note_entry` resets it
     return lost
 
 

@@ -78,8 +78,8 @@ class RankGroups:
         self._cores = [affinity.share(cores, i, number) for i in range(number)]
         self._ranks, self._timeout = ranks, SESSION.asked.timeout
         place = SESSION.asked.places[0]
-        is_told = place.threads != len(place.cores)
-        self._threads = place.threads if is_told else None
+        is_chosen = place.threads != len(place.cores)
+        self._threads = place.threads if is_chosen else None
         # A leader locks the byte of its group; the lock goes with the process.
         self._leaders = new_memory("leaders-of-groups")
 

@@ -240,8 +240,8 @@ class Lifetime:
         # rank has that in its memory.
         surroundings = Surroundings.of_this_process()
         where = pool.control.place, pool.records.place
-        told = RankStart(self.asked, *where, surroundings, pool.seeds, pool.nodes)
-        zygote.begin(told.dumps())
+        start = RankStart(self.asked, *where, surroundings, pool.seeds, pool.nodes)
+        zygote.begin(start.dumps())
         for rank in range(1, pool.control.size):
             zygote.fork_rank(rank)
 
@@ -256,10 +256,10 @@ class Lifetime:
         )
         pool.context.open(pool.limit)
 
-    def be_rank(self, rank: int, told: bytes, master: int) -> None:
+    def be_rank(self, rank: int, start: bytes, master: int) -> None:
         """Run a rank in a process that was just forked, until it is killed.
 
-        `told` is a pickled `RankStart`, and `master` a pidfd of the master.
+        `start` is a pickled `RankStart`, and `master` a pidfd of the master.
         """
         # In the master the lock was held when the zygote was forked. The thread that
         # holds it is not in this process, so the copy would never be released.
@@ -267,7 +267,7 @@ class Lifetime:
         self._zygotes.forget_all()
         self._master = master
         self.state = "worker"
-        self.asked, *where, surroundings, seeds, nodes = pickle.loads(told)
+        self.asked, *where, surroundings, seeds, nodes = pickle.loads(start)
         surroundings.adopt()
         self.cluster = None
         # If the zygote was forked in this session, the rank has inherited these. It may

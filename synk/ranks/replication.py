@@ -193,12 +193,11 @@ class Replicas:
             self._replicate(programs)
         if (kind, subset) not in self._prepared:
             self.notice.begin()
-            what = self.number, kind, subset
             makes_ahead = engine_for(self._spec.mode).MAKES_CODE_AHEAD
             if makes_ahead:
                 programs.compile(kind, subset)
-            told = makes_ahead, pytensor_settings()
-            error, *_ = SESSION.run(worker_compile, *what, *told)
+            how = kind, subset, makes_ahead, pytensor_settings()
+            error, *_ = SESSION.run(worker_compile, self.number, *how)
             if error is not None:
                 raise error
             self._prepared.add((kind, subset))
@@ -213,8 +212,8 @@ class Replicas:
         programs.exchanges = None
         SESSION.context.functions[self.number] = programs
         if SESSION.size > 1:
-            told = dump_graph(self._spec, SESSION.pool.numbers), pytensor_settings()
-            SESSION.run(worker_replicate_function, self.number, *told)
+            graph = self.number, dump_graph(self._spec, SESSION.pool.numbers)
+            SESSION.run(worker_replicate_function, *graph, pytensor_settings())
         # Last: after an interrupt before this line, all is done again.
         self._made_for = weakref.ref(SESSION.pool)
         self._prepared.clear()

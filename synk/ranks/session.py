@@ -58,7 +58,7 @@ class Session(Lifetime):
         *args: Any,
         mine: tuple | None = None,
         timeout: float | None = None,
-        doing: str | None = None,
+        label: str | None = None,
     ) -> list[Any]:
         """Run ``work(context, *args)`` on every rank; return each rank's result.
 
@@ -66,9 +66,9 @@ class Session(Lifetime):
         if given. If a rank fails, the others stop at their next barrier, the master
         waits for all, and raises one exception for their errors. The session can be
         used again then. `args` are pickled for the other ranks. `timeout`, in seconds,
-        is in place of that of `synk.fork`; `doing` names the function that is called.
+        is in place of that of `synk.fork`; `label` is the name of the called function.
         """
-        return self.run_args(work, args, args if mine is None else mine, timeout, doing)
+        return self.run_args(work, args, args if mine is None else mine, timeout, label)
 
     def run_args(
         self,
@@ -76,7 +76,7 @@ class Session(Lifetime):
         args: tuple,
         mine: tuple,
         timeout: float | None = None,
-        doing: str | None = None,
+        label: str | None = None,
     ) -> list[Any]:
         """Do as `run`. If `args` is the last command's tuple object, repeat that."""
         self.check_running()
@@ -85,7 +85,7 @@ class Session(Lifetime):
         pool.limit.of_call = timeout
         # The garbage collector may append more at any line, for the next command.
         notices = tuple(pool.notices)
-        made = self.run_command(work, args, notices, mine, doing)
+        made = self.run_command(work, args, notices, mine, label)
         failures = [reply for reply in made.replies if type(reply) is Failure]
         if made.own is not None:
             raise self._error_here(made.own, failures)
@@ -102,7 +102,7 @@ class Session(Lifetime):
         args: tuple,
         notices: tuple,
         mine: tuple,
-        doing: str | None = None,
+        label: str | None = None,
     ) -> Outcome:
         """Run a command on this node's ranks, and on node 0 also on all others."""
         pool, context = self.pool, self.context
@@ -119,7 +119,7 @@ class Session(Lifetime):
                 context.forget(notices)
             if self.size == 1:
                 return Outcome(_run_here(context, work, mine), [], None)
-            return self._run_share(context, work, args, notices, mine, doing)
+            return self._run_share(context, work, args, notices, mine, label)
         finally:
             self._in_command = False
 
@@ -141,7 +141,7 @@ class Session(Lifetime):
         args: tuple,
         notices: tuple,
         mine: tuple,
-        doing: str | None,
+        label: str | None,
     ) -> Outcome:
         """Launch a command, do the master's share of it, and join the ranks."""
         control, cluster = self.pool.control, self.cluster
@@ -156,13 +156,13 @@ class Session(Lifetime):
         try:
             self.pool.channel.launch(work, args, notices)
             if cluster is not None and not cluster.node:
-                told = work, args, notices, control.words[LAUNCH], context
-                cluster.launch(partial(for_nodes, *told))
+                sent = work, args, notices, control.words[LAUNCH], context
+                cluster.launch(partial(for_nodes, *sent))
             command = control.words[COMMAND]
-            if doing is None:
+            if label is None:
                 context.recorder.begin(command, name_of(work))
             else:
-                context.recorder.begin(command, doing, COMPUTING)
+                context.recorder.begin(command, label, COMPUTING)
             result = _run_here(context, work, mine)
         except BaseException as caught:
             own = OwnFailure(caught)
