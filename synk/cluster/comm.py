@@ -204,9 +204,6 @@ class NodesBuffers(FlatBuffers):
 
     _comm: NodesComm  # type: ignore[assignment]
 
-    def __init__(self, comm: NodesComm, attachments: Attachments) -> None:
-        super().__init__(comm, attachments)  # type: ignore[arg-type]
-
     def reduce_tree(
         self,
         key: tuple,

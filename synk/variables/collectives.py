@@ -218,11 +218,11 @@ def all_gather(vars: Vars) -> Any:
     ValueError
         If a variable has no dimensions.
     """
-    for var in lists.check_variables(vars):
+    variables = lists.check_variables(vars)
+    for var in variables:
         fixed = isinstance(var.type, DenseTensorType) and var.type.shape[:1] != (None,)
         if fixed and var.type.ndim and SESSION.size > 1:
             raise ValueError(f"{var} ({var.type}) has a fixed length: it cannot grow")
-    variables = lists.check_variables(vars)
     if devices.lie_on_devices(variables):
         lists.check_tensors(variables, rows=True)
         numbers = master_replicate_variables(variables)
