@@ -226,13 +226,10 @@ def all_gather(vars: Vars) -> Any:
     if devices.lie_on_devices(variables):
         lists.check_tensors(variables, rows=True)
         numbers = master_replicate_variables(variables)
-        with lists.changing(
-            variables, Holding("replicated", "synk.all_gather")
-        ) as launch:
-            told = launch.number, numbers
-            return lists.as_given(
-                vars, SESSION.run(devices.worker_all_gather, *told)[0]
-            )
+        holding = Holding("replicated", "synk.all_gather")
+        with lists.changing(variables, holding) as launch:
+            copies = SESSION.run(devices.worker_all_gather, launch.number, numbers)[0]
+            return lists.as_given(vars, copies)
     results = gather(vars, nd_up=0)
     broadcast(vars, results)
     return results
