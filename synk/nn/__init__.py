@@ -1,10 +1,10 @@
-"""What networks are made of: convolution, pooling, normalisation, losses.
+"""Building blocks of networks: convolution, pooling, normalisation, losses.
 
-Convolution, pooling and patches are Ops with kernels in numpy and in JAX; what
-PyTensor's own Ops can say is an ordinary graph.
+Convolution, pooling and patches are Ops with kernels in numpy and in JAX. The others
+are graphs of PyTensor's own Ops.
 """
 
-from . import rows  # noqa: F401  the proof learns of them
+from . import rows  # noqa: F401  registers the Ops' rules for the proof
 from .activations import (
     binary_crossentropy,
     categorical_crossentropy,

@@ -1,4 +1,4 @@
-"""Activation functions, and cross-entropies of what they give, as graphs."""
+"""Activation functions and cross-entropies, as graphs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _SELU_SCALE = 1.0507009873554804934193349852946
 
 
 def relu(x: Any, alpha: Any = 0) -> Any:
-    """Return max(x, alpha * x): the rectifier, leaky where alpha is not 0.
+    """Return max(x, alpha * x): the rectifier, leaky if alpha is not 0.
 
     Parameters
     ----------
@@ -53,7 +53,7 @@ def elu(x: Any, alpha: Any = 1) -> Any:
     linear units".
     """
     (x,) = as_floats(x)
-    # Of positive x, expm1 overflows, and its gradient times 0 is NaN.
+    # For large x, expm1 would overflow, and its gradient times 0 would be NaN.
     negative = number_like(alpha, x) * pt.expm1(pt.minimum(x, 0))
     return pt.switch(x > 0, x, negative)
 
@@ -86,7 +86,7 @@ def softmax(x: Any, axis: int | None = -1) -> Any:
     x : tensor_like
         At least one axis.
     axis : int, optional
-        Along which the sum is 1; None for all together.
+        The axis along which the sum is 1; None for all axes together.
 
     Returns
     -------
@@ -97,14 +97,14 @@ def softmax(x: Any, axis: int | None = -1) -> Any:
 
 
 def log_softmax(x: Any, axis: int | None = -1) -> Any:
-    """Return the logarithm of `softmax`, without its overflows.
+    """Return the logarithm of `softmax`, without overflow.
 
     Parameters
     ----------
     x : tensor_like
         At least one axis.
     axis : int, optional
-        Along which the sum of the exponentials is 1; None for all together.
+        The axis along which the exponentials sum to 1; None for all axes together.
 
     Returns
     -------
@@ -137,7 +137,7 @@ def categorical_crossentropy(coding_dist: Any, true_dist: Any) -> Any:
 
     Notes
     -----
-    Of a softmax, PyTensor computes the logarithm directly, without its underflow.
+    PyTensor computes the logarithm of a softmax directly, without underflow.
     """
     coding, true = pt.as_tensor_variable(coding_dist), pt.as_tensor_variable(true_dist)
     if true.type.ndim == coding.type.ndim:
@@ -149,12 +149,12 @@ def categorical_crossentropy(coding_dist: Any, true_dist: Any) -> Any:
         )
     if true.type.numpy_dtype.kind not in "iu":
         raise TypeError(f"classes must be ints, got {true.type.dtype}")
-    # Matrices and vectors, for which JAX mode finds the shapes of what follows.
+    # As matrices and vectors, for which JAX mode knows the shapes of the results.
     chosen = coding.reshape((-1, coding.shape[-1])) if coding.type.ndim > 2 else coding
     if coding.type.ndim == 1:
         return -pt.log(coding)[true]
     flat = true.flatten()
-    # As many as there are predictions, all of which are taken on each rank.
+    # `arange` of the predictions' number, so that each rank takes all of its rows.
     loss = -pt.log(chosen)[pt.arange(chosen.shape[0]), flat]
     return loss if true.type.ndim == 1 else loss.reshape(true.shape)
 
@@ -167,7 +167,7 @@ def binary_crossentropy(output: Any, target: Any) -> Any:
     output : tensor_like
         Predicted probabilities, between 0 and 1.
     target : tensor_like
-        True ones, of the same shape.
+        True probabilities, of the same shape.
 
     Returns
     -------
@@ -176,14 +176,14 @@ def binary_crossentropy(output: Any, target: Any) -> Any:
 
     Notes
     -----
-    Of a sigmoid, PyTensor computes both logarithms directly, without their underflow.
+    PyTensor computes both logarithms of a sigmoid directly, without underflow.
     """
     output, target = as_floats(output, target)
     return -(target * pt.log(output) + (1 - target) * pt.log(1 - output))
 
 
 def sigmoid_binary_crossentropy(output: Any, target: Any) -> Any:
-    """Return `binary_crossentropy` of sigmoid(output), for any output.
+    """Return `binary_crossentropy` of sigmoid(output), exact for any output.
 
     Parameters
     ----------

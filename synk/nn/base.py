@@ -1,4 +1,4 @@
-"""What the Ops share: an Op of arrays with kernels in numpy and in JAX.
+"""`KernelOp`, the base of the Ops: an Op with kernels in numpy and in JAX.
 
 In JAX mode the Ops are part of XLA's program. In all other modes numpy computes them:
 XLA would compile anew for every shape, and a process in which it runs cannot fork.
@@ -22,32 +22,32 @@ class KernelOp(Op):
     """An Op of float tensors with one output, computed by equivalent kernels."""
 
     KERNELS: ClassVar[tuple[Callable, Callable]]
-    """Of numpy's arrays and of JAX's; they take what `arguments` returns."""
+    """The kernels for numpy and for JAX, called with the result of `arguments`."""
     UNCONNECTED: ClassVar[tuple[int, ...]] = ()
-    """The inputs that have no gradient, as only their shape counts, say."""
+    """Inputs without a gradient, for example as only their shape counts."""
 
     def __call__(self, *inputs: Any, **kwargs: Any) -> Any:
         """Return the output of the Op."""
         return super().__call__(*inputs, **kwargs)
 
     def checked(self, *variables: Any) -> list[Any]:
-        """Return the inputs of a node, of one dtype; raise for those of no use."""
+        """Return a node's inputs as tensors of one dtype; raise if they are invalid."""
         return as_floats(*variables)
 
     def arguments(self, *arrays: Any) -> tuple:
-        """Return what kernels take of arrays; raise if their shapes do not fit."""
+        """Return the kernels' arguments; raise if the shapes do not fit."""
         return (self, *arrays)
 
     def shape(self, *shapes: Sequence) -> Sequence:
-        """Return the shape of the output; of the inputs' shapes, ints or symbols."""
+        """Return the output's shape from the inputs' shapes, of ints or symbols."""
         raise NotImplementedError
 
     def static_shape(self, *shapes: Sequence) -> Sequence:
-        """Return what is known of it when a graph is made: ints, or None."""
+        """Return the output's static shape from those of the inputs; None: unknown."""
         return self.shape(*shapes)
 
     def gradients(self, inputs: Sequence, output: Any, cotangent: Any) -> list[Any]:
-        """Return the gradient by each input; None where it has none."""
+        """Return the gradient by each input, None for inputs in `UNCONNECTED`."""
         raise NotImplementedError
 
     def make_node(self, *inputs: Any) -> Apply:
@@ -62,13 +62,13 @@ class KernelOp(Op):
         output_storage[0][0] = np.ascontiguousarray(found)
 
     def jax_kernel(self, *arrays: Any) -> Any:
-        """Return the output, computed by JAX; traced."""
+        """Return the output for arrays that JAX traces."""
         return self.KERNELS[1](*self.arguments(*arrays))
 
     def infer_shape(self, *args: Any) -> Sequence:
-        """Return the shape of the output, so that it need not be computed for it.
+        """Return the shape of the output, for PyTensor.
 
-        The last argument has the shapes of inputs. Before it comes the node, and, in
+        The arguments are the node and the shapes of inputs, and before these, in
         PyTensor before 3.3, the graph.
         """
         return [tuple(self.shape(*args[-1]))]
@@ -81,17 +81,17 @@ class KernelOp(Op):
     L_op = pullback  # type: ignore[assignment]  # its name before PyTensor 3
 
     def connection_pattern(self, node: Apply) -> list[list[bool]]:
-        """Tell which inputs have a say in the values of the output."""
+        """Return, for each input, whether its values affect the output."""
         return [[i not in self.UNCONNECTED] for i in range(len(node.inputs))]
 
 
 def number_like(value: Any, x: Any) -> Any:
-    """Return a number in the dtype of a tensor, which it would otherwise widen."""
+    """Return a number in the dtype of `x`, so that results keep that dtype."""
     return pt.cast(pt.as_tensor_variable(value), x.type.dtype)
 
 
 def as_floats(*variables: Any) -> list[Any]:
-    """Return tensors of one float dtype, the widest of all."""
+    """Return tensors of one float dtype, the widest of them."""
     tensors = [pt.as_tensor_variable(var) for var in variables]
     dtype = upcast(*(var.type.dtype for var in tensors))
     if not dtype.startswith("float"):
@@ -102,6 +102,6 @@ def as_floats(*variables: Any) -> list[Any]:
 
 
 def named(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function by another name, as that of the module it is in."""
+    """Return the function, renamed to its name in the module."""
     function.__name__ = function.__qualname__ = name
     return function

@@ -24,29 +24,29 @@ def batch_normalization_train(
     running_mean: Any = None,
     running_var: Any = None,
 ) -> tuple[Any, ...]:
-    """Normalise by the mean and variance of the batch at hand.
+    """Normalise by the mean and variance of the batch.
 
     Parameters
     ----------
     inputs : tensor_like
         Of any shape; axis 0 is the batch.
     gamma, beta : tensor_like
-        Scale and offset. Of the inputs' shape, save for `axes`, along which they have
-        length 1 or which they leave out.
+        Scale and offset. Of the inputs' shape, except for `axes`: these have length 1,
+        or all are left out.
     axes : {"per-activation", "spatial"}, int or tuple of int
         Over which axes to take means: axis 0; all but axis 1, the channels; or these.
     epsilon : float
-        Is added to the variance; at least 1e-5.
+        Added to the variance; at least 1e-5.
     running_average_factor : float
-        How much the new statistics count in the running averages.
+        The weight of the batch's statistics in the running averages.
     running_mean, running_var : tensor_like, optional
-        Running averages so far, both or none; of gamma's shape.
+        The running averages so far, both or none; of gamma's shape.
 
     Returns
     -------
     tuple of TensorVariable
-        The result, and of gamma's shape the mean and 1 / sqrt(var + epsilon). With
-        running averages, these two as they are after the batch.
+        The result, the mean and 1 / sqrt(var + epsilon), these two of gamma's shape.
+        With running averages, also the two averages after this batch.
 
     Raises
     ------
@@ -140,7 +140,7 @@ def _checked_epsilon(epsilon: float, x: Any) -> Any:
 
 
 def _spread(x: Any, reduced: tuple[int, ...], parameters: dict[str, Any]) -> list[Any]:
-    """Return whether parameters leave out axes, and each with as many as the inputs."""
+    """Return whether parameters leave out axes, and each with the inputs' axes."""
     axes = range(x.type.ndim)
     kept = x.type.ndim - len(reduced)
     found: list[Any] = [False]
@@ -164,16 +164,16 @@ def _spread(x: Any, reduced: tuple[int, ...], parameters: dict[str, Any]) -> lis
 def local_response_normalization(
     inputs: Any, alpha: float = 1e-4, k: float = 2, beta: float = 0.75, n: int = 5
 ) -> Any:
-    """Divide each channel by a norm of its neighbours.
+    """Divide each channel by a norm of its neighbouring channels.
 
     Parameters
     ----------
     inputs : tensor_like
         Shape (batch, channels, rows, columns).
     alpha, k, beta : float
-        See below.
+        See the formula below.
     n : int
-        How many neighbouring channels count, the channel itself among them; odd.
+        How many channels the norm includes, the channel itself in the middle; odd.
 
     Returns
     -------

@@ -1,6 +1,6 @@
-"""Convolution of images and volumes, its gradients as functions, and transposed.
+"""Convolution of images and volumes, its gradients, and transposed convolution.
 
-Each function is made for images, with two axes, and for volumes, with three.
+Each function exists for images, with two axes, and for volumes, with three.
 """
 
 from __future__ import annotations
@@ -58,19 +58,19 @@ def _convolution(ndim: int) -> Callable[..., Any]:
         filters : tensor_like
             Shape (filters, channels // num_groups, rows, columns).
         border_mode : {"valid", "full", "half"}, int, or tuple
-            How many zeros surround an image: none; one less than the reach of a filter,
-            which is the number of pixels it stretches over; half its reach, rounded
-            down; a number; or one number, or one pair (before, after), for each axis.
+            How many zeros surround an image: none; one less than the number of pixels
+            over which a filter reaches; half that number, rounded down; a number; or
+            one number, or one pair (before, after), for each axis.
         subsample : int or tuple of int
             By how many pixels the filters move between outputs.
         filter_flip : bool
-            True convolves, as mathematics has it; False correlates, as most libraries
-            do.
+            True convolves, as defined in mathematics; False correlates, as most
+            libraries do.
         filter_dilation : int or tuple of int
             The distance between neighbouring pixels of a filter.
         num_groups : int
-            Divides channels and filters into groups: each filter sees those channels
-            that belong to its group.
+            The number of groups of channels and filters. A filter reads the channels
+            of its group.
 
         Returns
         -------
@@ -121,8 +121,8 @@ def _by_inputs(ndim: int) -> Callable[..., Any]:
         filters : tensor_like
             Shape (filters, channels // num_groups, rows, columns).
         input_shape : sequence of int or scalar variables
-            Of the inputs: (batch, channels, rows, columns). None for batch and
-            channels, which follow from the others.
+            The inputs' shape: (batch, channels, rows, columns). Batch and channels may
+            be None, as they follow from the others.
         border_mode, subsample, filter_flip, filter_dilation, num_groups
             Those of the convolution; see `conv2d`.
 
@@ -162,8 +162,8 @@ def _by_weights(ndim: int) -> Callable[..., Any]:
         output_grad : tensor_like
             The gradient by the outputs, shape (batch, filters, rows, columns).
         filter_shape : sequence of int or scalar variables
-            Of the filters: (filters, channels // num_groups, rows, columns). None for
-            the first two, which follow from the others.
+            The filters' shape: (filters, channels // num_groups, rows, columns). The
+            first two may be None, as they follow from the others.
         border_mode, subsample, filter_flip, filter_dilation, num_groups
             Those of the convolution; see `conv2d`.
 
@@ -198,7 +198,7 @@ def _transposed(ndim: int) -> Callable[..., Any]:
     ) -> Any:
         """Convolve images, or volumes, transposed: `subsample` makes them larger.
 
-        It is the gradient, by its inputs, of the convolution with the same parameters.
+        This is the gradient by the inputs of the convolution with the same parameters.
 
         Parameters
         ----------

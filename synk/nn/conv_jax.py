@@ -1,13 +1,13 @@
 """Convolution in JAX: XLA's correlation, and its transposes as JAX derives them.
 
-On the CPU much of it is faster as products of matrices, image by image. The windows of
-an image are laid side by side as the columns of a matrix (im2col, K. Chellapilla, S.
-Puri and P. Simard, *High performance convolutional neural networks for document
-processing*, 2006), and filters multiply it. One image's windows stay in the cache,
-which those of a batch do not. XLA's own convolution takes several times as long
-where channels are few, for windows of one pixel, and for gradients by filters; but it
-can use several cores, and so is left to those who have them: a rank has one. The bounds
-below are of twenty shapes, timed in both ways on a core of an Intel Xeon.
+On one core of a CPU many convolutions are faster as products of matrices, image by
+image. The windows of an image become the columns of a matrix (im2col, K. Chellapilla,
+S. Puri and P. Simard, *High performance convolutional neural networks for document
+processing*, 2006), which the filters multiply. One image's windows stay in the cache;
+those of a batch do not. XLA's own convolution takes several times as long for few
+channels, for windows of one pixel, and for gradients by filters; but it can use several
+cores, and so is used if the process has several. The bounds below come from twenty
+shapes, timed in both ways on a core of an Intel Xeon.
 """
 
 from __future__ import annotations
@@ -33,21 +33,21 @@ def outputs(op: ConvOp, x: Any, w: Any) -> Any:
 
 
 def inputs(op: ConvOp, x: Any, w: Any, y: Any) -> Any:
-    """Return the adjoint in the inputs, of which x has the shape."""
+    """Return the adjoint in the inputs; of x only the shape counts."""
     if _by_image(op, x, w) and (w.shape[1] <= 8 or prod(w.shape[2:]) == 1):
         return _inputs_by_image(op, x, w, y)
     return adjoint(lambda x: _correlation(op, x, w), x, y)
 
 
 def filters(op: ConvOp, x: Any, w: Any, y: Any) -> Any:
-    """Return the adjoint in the filters, of which w has the shape."""
+    """Return the adjoint in the filters; of w only the shape counts."""
     if _by_image(op, x, w) and (w.shape[0] >= 32 or prod(w.shape[2:]) <= 9):
         return _filters_by_image(op, x, w, y)
     return adjoint(lambda w: _correlation(op, x, w), w, y)
 
 
 def adjoint(linear: Callable, like: Any, y: Any) -> Any:
-    """Return y by the adjoint of a function of what has a shape like `like`."""
+    """Return the adjoint of a linear function at y; `like` has its input's shape."""
     import jax
 
     return jax.linear_transpose(linear, jax.ShapeDtypeStruct(like.shape, y.dtype))(y)[0]
@@ -61,7 +61,7 @@ def _correlation(op: ConvOp, x: Any, w: Any) -> Any:
     axes = "DHW"[-op.ndim :]
     filters = "OI" + axes
     if op.flip and max(w.shape[-op.ndim :]) > 1:
-        # Window by window in memory: half the time where it counts, with many filters.
+        # Flipped with windows first in memory: half the time with many filters.
         w = lax.rev(jnp.moveaxis(w, (0, 1), (-1, -2)), tuple(range(op.ndim)))
         filters = axes + "IO"
     return lax.conv_general_dilated(
@@ -78,14 +78,14 @@ def _correlation(op: ConvOp, x: Any, w: Any) -> Any:
 # -- by image, on the CPU
 
 _PIXELS = 49
-"""Of windows: each pixel is a slice of the image in the code that is compiled."""
+"""The most pixels of a window: each is a slice of the image in compiled code."""
 
 _PLACES = 64
-"""Of windows in an image: of fewer the filters are read again and again."""
+"""The least windows of an image: with fewer, reading the filters takes longest."""
 
 
 def _by_image(op: ConvOp, x: Any, w: Any) -> bool:
-    """Tell whether it can be done image by image, and may be faster."""
+    """Return whether a convolution can go image by image, and may be faster so."""
     import jax
 
     is_whole = op.groups == 1 and x.dtype in ("float32", "float64")
@@ -132,10 +132,10 @@ def _filters_by_image(op: ConvOp, x: Any, w: Any, y: Any) -> Any:
 
 
 def _windows(op: ConvOp, x: Any, w: Any) -> Callable[[Any], Any]:
-    """Return a linear function of an image (channels, *image).
+    """Return a linear function of an image (channels, *image), to its windows.
 
-    It gives a matrix with a column for each place of a window, and in its rows, channel
-    by channel, the pixels there, in the order of those of a filter that they meet.
+    It returns a matrix with a column for each window. The rows are the window's pixels,
+    channel by channel, in the order of the filter's pixels that multiply them.
     """
     import jax.numpy as jnp
     from jax import lax

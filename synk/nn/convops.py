@@ -1,4 +1,4 @@
-"""Convolution as three Ops, each of which is linear in two of its inputs.
+"""Convolution as three Ops, each linear in two of its inputs.
 
 ============================  ===========================================
 ``Conv(x, w)``                the outputs, from inputs and filters
@@ -6,7 +6,7 @@
 ``ConvFilters(x, w, y)``      its adjoint in w: only the shape of w counts
 ============================  ===========================================
 
-The gradients of each are the two others, so that there are derivatives of any order.
+The gradients of each are the two others, so derivatives of any order exist.
 Inputs have the shape (batch, channels, *image), filters (outputs, channels per group,
 *window). The kernels correlate; a convolution flips the filters first.
 """
@@ -36,7 +36,7 @@ class Conv(ConvOp):
         return self.outputs_shape(*shapes)
 
     def static_shape(self, *shapes: Sequence) -> Sequence:
-        """Return what is known of the shape of the outputs."""
+        """Return the static shape of the outputs."""
         x, w = shapes
         if None in (*x[1:], *w):
             return (x[0], w[0], *(None,) * self.ndim)
@@ -101,7 +101,7 @@ class LikeInputs(KernelOp):
         return self.conv.checked(*variables)
 
     def shape(self, *shapes: Sequence) -> Sequence:
-        """Return the shape of the inputs; None is what is not known."""
+        """Return the shape of the inputs, with None for unknown lengths."""
         w, y = shapes
         conv = self.conv
         channels = None if w[1] is None else w[1] * conv.groups
@@ -127,14 +127,15 @@ class LikeInputs(KernelOp):
         return jnp.zeros(self.shape(w.shape, y.shape), y.dtype)
 
     def gradients(self, inputs: Sequence, output: Any, cotangent: Any) -> list[Any]:
-        """Zeros depend on nothing."""
+        """Return no gradients: zeros depend on nothing."""
         return [None, None]
 
 
 def like_inputs(op: ConvInputs, w: Any, y: Any, image: Any, batch: Any = None) -> Any:
-    """Return a template for the inputs of a convolution, of an image's shape or None.
+    """Return zeros in the shape of a convolution's inputs.
 
-    Sizes that are no constants are for modes other than JAX.
+    `image` is the shape of an image; None for the smallest that fits. `batch` is the
+    number of images; None for that of `y`. JAX mode needs constant sizes.
     """
     if image is None:
         return LikeInputs(op, None)(w, y)
@@ -146,11 +147,12 @@ def like_inputs(op: ConvInputs, w: Any, y: Any, image: Any, batch: Any = None) -
 
 
 def of_shape(shape: Sequence, dtype: str) -> Any:
-    """Return a template of a shape."""
+    """Return zeros of a shape that take no memory, for Ops that need a shape only."""
     return pt.broadcast_to(pt.zeros((), dtype), tuple(shape))
 
 
 def _constant(size: Any) -> int | None:
+    """Return a size as an int; None if it is a variable that is no constant."""
     if isinstance(size, Constant):
         return int(size.data)
     return None if isinstance(size, Variable) else int(size)

@@ -1,4 +1,4 @@
-"""Images cut into patches."""
+"""Images cut into patches, and put together again."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ _MODES = ("valid", "ignore_borders", "wrap_centered", "half", "full")
 
 
 def _chosen(op: Patches, x: Any) -> Any:
-    """Return patches of images, of numpy's arrays or JAX's."""
+    """Return patches of images, for arrays of numpy or JAX."""
     rows, columns = op.places(x.shape)
     return x[:, :, rows, columns].reshape(-1, op.pixels)
 
 
 def _sum(op: Patches, x: np.ndarray, patches: np.ndarray) -> np.ndarray:
-    """Return the sum of patches, a pixel of theirs at a time."""
+    """Return images with the patches added, one pixel of all patches at a time."""
     counts = op.grid(x.shape)
     patches = patches.reshape(*x.shape[:2], *counts, *op.size)
     total = np.zeros(x.shape, patches.dtype)
@@ -51,18 +51,18 @@ class Patches(KernelOp):
     step: tuple[int, ...]
     """The distance between patches."""
     exact: bool
-    """To raise if patches do not fill the images."""
+    """Whether to raise if patches do not fill the images."""
 
     __props__ = ("size", "step", "exact")
     KERNELS: ClassVar[tuple[Callable, Callable]] = (_chosen, _chosen)
 
     @property
     def pixels(self) -> int:
-        """Of a patch."""
+        """The number of pixels of a patch."""
         return self.size[0] * self.size[1]
 
     def checked(self, *variables: Any) -> list[Any]:
-        """Return images, with enough axes, and maybe patches."""
+        """Return the images, which must have 4 axes, and patches if there are any."""
         x, *patches = super().checked(*variables)
         if x.type.ndim != 4:
             raise TypeError(f"images have 4 axes, got {x} with {x.type.ndim}")
@@ -87,11 +87,11 @@ class Patches(KernelOp):
         return (batch * channels * down * along, self.pixels)
 
     def static_shape(self, *shapes: Sequence) -> Sequence:
-        """Return the number of pixels."""
+        """Return the static shape of the patches, of which the pixels are known."""
         return (None, self.pixels)
 
     def places(self, x: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
-        """Return rows and columns of the pixels of all patches; they broadcast."""
+        """Return rows and columns of all patches' pixels, to be broadcast."""
         down, along = self.grid(x)
         rows = np.arange(down)[:, None] * self.step[0] + np.arange(self.size[0])
         columns = np.arange(along)[:, None] * self.step[1] + np.arange(self.size[1])
@@ -104,7 +104,7 @@ class Patches(KernelOp):
 
 
 class PatchesSum(Patches):
-    """Images, of a template's shape, to which patches are added."""
+    """The adjoint of `Patches`: images of x's shape, with all patches added."""
 
     KERNELS = _sum, _sum_in_jax
     UNCONNECTED = (0,)
@@ -135,10 +135,10 @@ def images2neibs(
         The distance between patches; by default their size.
     mode : {"valid", "ignore_borders", "half", "full", "wrap_centered"}
         "valid": the patches must fill the images, else a compiled function raises
-        ValueError. "ignore_borders": what they do not fill is left out. "half",
-        "full": likewise, of images with a margin of zeros, half a patch wide (rounded
-        down) or a patch less a pixel. "wrap_centered": patches, of odd size, lie
-        around pixels, and go on at the other side of the image.
+        ValueError. "ignore_borders": pixels outside of patches are left out. "half",
+        "full": likewise, for images with a margin of zeros, as wide as half a patch
+        (rounded down) or a patch minus a pixel. "wrap_centered": a patch of odd size
+        around each pixel, which continues at the other side of the image.
 
     Returns
     -------
@@ -168,7 +168,7 @@ def images2neibs(
 
 
 def _with_margin(x: Any, axis: int, width: int, wrap: bool) -> Any:
-    """Return images with a margin of zeros, or of what is on the other side."""
+    """Return images with a margin of zeros, or of pixels from the other side."""
     if width == 0 or x.type.ndim != 4:
         return x
     length = x.shape[axis]
@@ -183,7 +183,7 @@ def _with_margin(x: Any, axis: int, width: int, wrap: bool) -> Any:
 def neibs2images(
     neibs: Any, neib_shape: Any, original_shape: Any, mode: str = "valid"
 ) -> Any:
-    """Put patches together to images: undo `images2neibs`.
+    """Put patches together to images: the inverse of `images2neibs`.
 
     Parameters
     ----------
@@ -192,9 +192,9 @@ def neibs2images(
     neib_shape : tuple of int
         Rows and columns of a patch.
     original_shape : sequence of int or scalar variables
-        Of the images: (batch, channels, rows, columns).
+        The images' shape: (batch, channels, rows, columns).
     mode : {"valid", "ignore_borders"}
-        What it was with `images2neibs`. Pixels that it left out are 0.
+        The mode of `images2neibs`. Pixels that it left out are 0.
 
     Returns
     -------

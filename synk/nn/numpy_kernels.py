@@ -1,11 +1,12 @@
 """Convolution and pooling in numpy.
 
-A convolution is a product by BLAS of filters and windows, as columns of a matrix.
+A convolution is a product, by BLAS, of the filters and a matrix whose columns are the
+windows.
 
-The columns are as many times larger than the images as a window has pixels; they are
-made for so much of the outputs at a time that they stay in the cache (K. Chellapilla
-et al. 2006, "High performance convolutional neural networks for document processing").
-Pooling takes all windows at once, one place in them at a time.
+The columns are as many times larger than the images as a window has pixels. So they are
+made in blocks that stay in the cache (K. Chellapilla et al. 2006, "High performance
+convolutional neural networks for document processing"). Pooling goes through the places
+of a window, for all windows at once.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from .windows import ConvOp, Pads, Pooling
 Shape = Sequence[int]
 
 _BLOCK = 2**21
-"""Bytes of columns at a time: about what a core's cache holds."""
+"""Bytes of the columns of a block: about the size of a core's cache."""
 
 
 def outputs(op: ConvOp, x: np.ndarray, w: np.ndarray) -> np.ndarray:
@@ -36,7 +37,7 @@ def outputs(op: ConvOp, x: np.ndarray, w: np.ndarray) -> np.ndarray:
 
 
 def inputs(op: ConvOp, x: np.ndarray, w: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """Return the adjoint in the inputs, of which x has the shape."""
+    """Return the adjoint in the inputs; of x only the shape counts."""
     axes = list(zip(x.shape[2:], op.pads(w.shape), strict=True))
     sizes = [size + low + high for size, (low, high) in axes]
     padded = np.zeros((*x.shape[:2], *sizes), y.dtype)
@@ -49,7 +50,7 @@ def inputs(op: ConvOp, x: np.ndarray, w: np.ndarray, y: np.ndarray) -> np.ndarra
 
 
 def filters(op: ConvOp, x: np.ndarray, w: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """Return the adjoint in the filters, of which w has the shape."""
+    """Return the adjoint in the filters; of w only the shape counts."""
     filters, *others = w.shape
     total = np.zeros((op.groups, filters // op.groups, prod(others)), y.dtype)
     padded = pad(x, op.pads(w.shape))
@@ -61,7 +62,7 @@ def filters(op: ConvOp, x: np.ndarray, w: np.ndarray, y: np.ndarray) -> np.ndarr
 
 
 def pad(x: Any, pads: Pads, fill: float = 0, module: Any = np) -> Any:
-    """Return an array, of numpy's or JAX's, with a margin around its last axes."""
+    """Return an array with margins around its last axes; `module` is numpy or JAX's."""
     if not any(map(any, pads)):
         return x
     leading = x.ndim - len(pads)
@@ -73,23 +74,23 @@ def _flipped(op: ConvOp, w: np.ndarray) -> np.ndarray:
 
 
 def _matrices(op: ConvOp, w: np.ndarray) -> np.ndarray:
-    """Return for each group (filters, channels and pixels of a window)."""
+    """Return the filters as matrices: (groups, filters, pixels of all channels)."""
     shape = (op.groups, w.shape[0] // op.groups, prod(w.shape[1:]))
     return np.ascontiguousarray(_flipped(op, w)).reshape(shape)
 
 
 class _Block(NamedTuple):
-    """Some images, or some rows of one, and room for their columns."""
+    """Some images, or some rows of one image, and memory for their columns."""
 
     images: slice
     windows: list[tuple]
-    """Each place in the window, and where it lies in a padded image."""
+    """For each place in a window: its index in `columns`, and in a padded image."""
     columns: np.ndarray
     """Shape (images, channels, *window, *pixels)."""
     matrix: np.ndarray
     """The same as (images, groups, channels and pixels of a window, pixels)."""
     outputs: np.ndarray
-    """The block's part of these: (images, groups, filters, pixels)."""
+    """The block's part of the outputs: (images, groups, filters, pixels)."""
 
     def gather(self, padded: np.ndarray) -> np.ndarray:
         """Return the matrix, filled from padded images."""
@@ -98,7 +99,7 @@ class _Block(NamedTuple):
         return self.matrix
 
     def scatter(self, padded: np.ndarray) -> None:
-        """Add the matrix to where it comes from."""
+        """Add the matrix to padded images, at the pixels that `gather` reads."""
         for at, where in self.windows:
             padded[(self.images, slice(None), *where)] += self.columns[at]
 
@@ -131,7 +132,10 @@ def _blocks(op: ConvOp, w: Shape, y: np.ndarray) -> Iterator[_Block]:
 
 
 def _windows(op: ConvOp, window: Shape, first: int, pixels: Shape) -> Iterator[tuple]:
-    """Yield each place in windows, and where it lies in images, from a row on."""
+    """Yield each place in a window: its index in the columns, and in padded images.
+
+    `first` is the first row of outputs, and `pixels` the shape of the block's outputs.
+    """
     start = [first * op.stride[0], *[0] * (op.ndim - 1)]
     for at in product(*map(range, window)):
         axes = zip(at, op.dilation, start, strict=True)
@@ -140,7 +144,7 @@ def _windows(op: ConvOp, window: Shape, first: int, pixels: Shape) -> Iterator[t
 
 
 def cut(places: Shape, lengths: Shape, strides: Shape) -> tuple[slice, ...]:
-    """Return where for each window the pixel at some place in it is, in an image."""
+    """Return the index, in an image, of one place in each of the windows."""
     axes = zip(places, lengths, strides, strict=True)
     return tuple(slice(i, i + (n - 1) * s + 1, s) for i, n, s in axes)
 
@@ -161,7 +165,7 @@ def pool(op: Pooling, x: np.ndarray) -> np.ndarray:
 
 
 def grad(op: Pooling, x: np.ndarray, y: np.ndarray, g: np.ndarray) -> np.ndarray:
-    """Return g, the gradient by y, spread over the pixels that y depends on."""
+    """Return the gradient by x, from `g`, that by the pooled y."""
     margins = op.margins(x.shape)
     padded = pad(x, margins, -np.inf) if op.mode == "max" else x
     g = op.averaged(g, x.shape)
@@ -183,6 +187,6 @@ def pick(op: Pooling, x: np.ndarray, y: np.ndarray, v: np.ndarray) -> np.ndarray
 
 
 def _places(op: Pooling, shape: Shape) -> Iterator[Any]:
-    """Yield where each place of the windows lies in padded images."""
+    """Yield, for each place in a window, its index in padded images."""
     for at in product(*map(range, op.window)):
         yield (..., *cut(at, shape[-op.ndim :], op.stride))

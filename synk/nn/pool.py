@@ -32,19 +32,18 @@ def _pooling(ndim: int) -> Callable[..., Any]:
         input : tensor_like
             Shape (..., rows, columns); of volumes (..., depth, rows, columns).
         ws : int or tuple of int
-            The size of a window. It, `stride` and `pad` may be variables as well,
-            scalars or a vector: then each image size has its own windows.
+            The size of a window. `ws`, `stride` and `pad` may also be variables,
+            scalars or a vector, for example to depend on the images' size.
         ignore_border : bool
             Whether to leave out windows that reach over the end of an image. If not,
-            there are enough to see every pixel, the last ones cut short, and `pad` must
-            be 0.
+            windows cover every pixel, the last ones are cut short, and `pad` must be 0.
         stride : int or tuple of int, optional
-            By how much windows move; by default their size.
+            The distance between windows; by default their size.
         pad : int or tuple of int, optional
-            How many rows and columns to add at both ends, less than a window has; None
+            How many rows and columns to add at both ends, fewer than a window has; None
             is 0.
         mode : {"max", "sum", "average_inc_pad", "average_exc_pad"}
-            Averages count the padding or do not.
+            "average_inc_pad" counts the padding, "average_exc_pad" does not.
 
         Returns
         -------
@@ -54,13 +53,13 @@ def _pooling(ndim: int) -> Callable[..., Any]:
         Raises
         ------
         TypeError, ValueError
-            If parameters are none of these; for variables, when they are computed.
+            If parameters are none of these; for variables, in a call.
 
         Notes
         -----
         In JAX mode variables must follow from shapes, which JAX knows when it compiles.
 
-        Pixels that are equal to a window's maximum all get its gradient.
+        All pixels that equal a window's maximum get its gradient.
         """
         if mode not in MODES:
             raise ValueError(f"mode must be one of {MODES}, got {mode!r}")
@@ -74,7 +73,7 @@ def _pooling(ndim: int) -> Callable[..., Any]:
 
 
 def sizes_of(window: Any, stride: Any, pads: Any) -> Variable:
-    """Return the matrix that the Ops take, of tuples of ints or of vectors."""
+    """Return the Ops' matrix of sizes, from three tuples of ints or vectors."""
     rows = (window, stride, pads)
     if any(isinstance(row, Variable) for row in rows):
         return pt.stack([pt.as_tensor_variable(row) for row in rows])
@@ -84,7 +83,8 @@ def sizes_of(window: Any, stride: Any, pads: Any) -> Variable:
 def _as_sizes(values: Any, ndim: int, what: str, least: int) -> Any:
     """Return an int for each of `ndim` axes, or a vector of int64 if one is a variable.
 
-    One number stands for all axes; `what` is its name, and `least` what it must be.
+    One number stands for all axes. `what` is its name in errors, and `least` its least
+    value.
     """
     if isinstance(values, Constant):
         values = np.asarray(values.data).tolist()

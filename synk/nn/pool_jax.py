@@ -1,14 +1,14 @@
-"""Pooling in JAX: XLA's windowed reduction; its adjoints as sums over places.
+"""Pooling in JAX: XLA's windowed reduction, and its adjoints as sums over places.
 
-A barrier has all who read the pixels read the same ones, so that a maximum is equal to
-one of them. The CPU's XLA drops barriers before it decides what to compute anew, and
-reduces windows a pixel at a time; so it has a way of its own, `_Windows`.
+XLA may compute pixels again for each reader, with other rounding. A barrier makes all
+readers use the same pixels, so that a maximum is equal to one of them. On the CPU, XLA
+drops barriers too early, and reduces windows pixel by pixel. So `_Windows` is for CPUs.
 
-A reduction along an axis other than the last takes whole rows there. So the windows'
-pixels are laid out along an axis of their own, for each of the image's axes in turn.
-Channels come last meanwhile: that is how XLA convolves, so between convolutions nothing
-is transposed. Which pixels are a window's maximum is told by that same reduction, as a
-bit for each place in the window: what a reduction gives is not computed anew.
+XLA is fast if it reduces along an axis other than the last. So for each axis of the
+image, `_Windows` puts the windows' pixels along an axis of their own, with channels
+last. XLA convolves with channels last as well, so between convolutions nothing is
+transposed. The same reduction also returns which pixels are a window's maximum, as a
+bit for each place in the window, since XLA does not compute a reduction again.
 
 ``python tests/bench/conv.py`` has the figures.
 """
@@ -28,11 +28,11 @@ from .numpy_kernels import pad
 from .windows import Pooling
 
 _PLACES = 64
-"""Windows of more pixels have too many for an integer with a bit for each. They are
-looped over when they run, and not when they compile."""
+"""The most pixels of a window for an integer with a bit for each. For more, compiled
+code loops over the places."""
 
 _CHANNELS = 8
-"""Fewer stay where they are: a loop over them alone would be too short."""
+"""Fewer channels do not come last: a loop over them would be too short."""
 
 
 def pool(op: Pooling, x: Any) -> Any:
@@ -43,7 +43,7 @@ def pool(op: Pooling, x: Any) -> Any:
 
 
 def grad(op: Pooling, x: Any, y: Any, g: Any) -> Any:
-    """Return g, the gradient by y, spread over the pixels that y depends on."""
+    """Return the gradient by x, from `g`, that by the pooled y."""
     if 0 in g.shape:
         return _zeros(x.shape, x.dtype)
     return _by_platform(op, _grad_on_cpu, _spread, x, y, op.averaged(g, x.shape))
@@ -59,12 +59,12 @@ def pick(op: Pooling, x: Any, y: Any, v: Any) -> Any:
 def _by_platform(
     op: Pooling, on_cpu: Callable, elsewhere: Callable, *arrays: Any
 ) -> Any:
-    """Return what the function for the platform makes of arrays."""
+    """Return the result of the function for the CPU, or of that for other devices."""
     import jax
 
     if prod(op.window) > _PLACES:
         return elsewhere(op, *arrays)
-    if jax.default_backend() == "cpu":  # the other way need not be traced
+    if jax.default_backend() == "cpu":  # so only one function is traced
         return on_cpu(op, *arrays)
     ways = {"cpu": partial(on_cpu, op), "default": partial(elsewhere, op)}
     return jax.lax.platform_dependent(*arrays, **ways)
@@ -117,7 +117,7 @@ def _pick(op: Pooling, x: Any, y: Any, v: Any) -> Any:
 
 
 def _maxima(op: Pooling, x: Any, y: Any) -> Callable[[Any], Any]:
-    """Return what tells for each window whether its maximum is at a place."""
+    """Return a function of a place: whether each window has its maximum there."""
     import jax.numpy as jnp
     from jax import lax
 
@@ -132,7 +132,7 @@ def _zeros(shape: tuple[int, ...], dtype: Any) -> Any:
 
 
 def _place(op: Pooling, images: Any, at: Any, pooled: tuple[int, ...]) -> Any:
-    """Return for each window the pixel at a place in it."""
+    """Return the pixel at a place in each window."""
     from jax import lax
 
     leading = images.ndim - op.ndim
@@ -173,7 +173,7 @@ def _pool_on_cpu(op: Pooling, x: Any) -> Any:
         return windows.channels_back(windows.reduced(jnp.add, pixels, 0.0))
     if any(s < w for s, w in zip(op.stride, op.window, strict=True)):
         return windows.channels_back(windows.reduced(jnp.maximum, pixels, -np.inf))
-    # Computed once for the gradient as well, for which XLA has to see places used.
+    # Uses `places`, so that XLA shares this reduction with that of the gradient.
     values, places = windows.maxima(pixels)
     values = jnp.where(places != 0, values, x.dtype.type(np.nan))
     return windows.channels_back(values)
@@ -196,7 +196,7 @@ def _pick_on_cpu(op: Pooling, x: Any, y: Any, v: Any) -> Any:
 
 
 class _Windows:
-    """Windows in images (..., channels, *image), whose channels come last meanwhile."""
+    """The windows in images (..., channels, *image); methods take channels last."""
 
     def __init__(self, op: Pooling, shape: tuple[int, ...]) -> None:
         self.op = op
@@ -208,13 +208,13 @@ class _Windows:
         self.counts = op.pooled(shape)
 
     def channels_last(self, x: Any) -> Any:
-        """Return images, or as many of another size, with channels last."""
+        """Return images, of any size, with channels last."""
         import jax.numpy as jnp
 
         return jnp.moveaxis(x, self.leading, -1) if self.moved else x[..., None]
 
     def channels_back(self, x: Any) -> Any:
-        """Return what has channels last with channels where the images had them."""
+        """Return an array of `channels_last` with its channels moved back."""
         import jax.numpy as jnp
 
         return jnp.moveaxis(x, -1, self.leading) if self.moved else x[..., 0]
@@ -227,10 +227,10 @@ class _Windows:
         return values
 
     def maxima(self, x: Any) -> tuple[Any, Any]:
-        """Return the maximum of each window, and the places where it is.
+        """Return the maximum of each window, and integers with its places.
 
-        A bit for each place in a window is set where the pixel there is the maximum:
-        all of several that are equal, and none where one is NaN.
+        An integer has a bit for each place in the window, set if the pixel there is the
+        maximum. Several may be equal to it; none is set if a pixel is NaN.
         """
         import jax.numpy as jnp
         from jax import lax
@@ -239,8 +239,8 @@ class _Windows:
         places = jnp.ones(values.shape, self._dtype())
 
         def larger(a: Any, b: Any) -> Any:
-            # Not by jnp's functions, which are functions in the program as well: XLA
-            # (jaxlib 0.10.2) may crash when it compiles a reduction that calls one.
+            # By `lax`, as functions of `jnp` become calls in the program, and XLA
+            # (jaxlib 0.10.2) may crash when it compiles a reduction with a call.
             (x, mine), (y, other) = a, b
             zeros = lax.full_like(mine, 0)
             places = lax.select(x >= y, mine, zeros) | lax.select(y >= x, other, zeros)
@@ -261,11 +261,12 @@ class _Windows:
         return values, places
 
     def spread(self, places: Any, g: Any) -> Any:
-        """Return what windows have, g, spread over their pixels at some places, or all.
+        """Return the windows' values g, added to their pixels at `places`.
 
-        Along an axis, pixel ``stride * q + r`` is in window ``q - t`` at place ``r +
-        stride * t``, for each t that has it there. So the result is a sum over t of
-        what windows have, repeated `stride` times.
+        `places` are integers of `maxima`; None for all places. Along an axis, pixel
+        ``stride * q + r`` is in window ``q - t`` at place ``r + stride * t``, for each
+        t with a place in the window. So the result is a sum over t of g, shifted by t
+        and repeated `stride` times.
         """
         import jax.numpy as jnp
         from jax import lax
@@ -308,7 +309,7 @@ class _Windows:
         return total[(..., *self.op.inner(self.shape), slice(None))]
 
     def picked(self, places: Any, v: Any) -> Any:
-        """Return the sum of v over those pixels of each window that are at places."""
+        """Return the sum of v over those pixels of each window that `places` has."""
         import jax.numpy as jnp
 
         v = self._padded(v, 0.0)
@@ -328,7 +329,7 @@ class _Windows:
         return pad(x, (*self.op.margins(self.shape), (0, 0)), fill, jnp)
 
     def _parts(self, x: Any, axis: int) -> list[Any]:
-        """Return for each place along an axis of windows the pixels that are there."""
+        """Return, for each place along a window's axis, the windows' pixels there."""
         return [self._part(x, axis, place) for place in range(self.op.window[axis])]
 
     def _part(self, x: Any, axis: int, place: int) -> Any:
@@ -339,13 +340,13 @@ class _Windows:
         return lax.slice_in_dim(x, place, end, stride, axis=self.leading + axis)
 
     def _weights(self) -> list[int]:
-        """Return by how much a place's number grows along each axis of a window."""
+        """Return the strides of a place's number, for each axis of a window."""
         return [prod(self.op.window[axis + 1 :]) for axis in range(self.op.ndim)]
 
     def _dtype(self) -> str:
-        """Return the integers that have a bit for each place.
+        """Return the dtype of integers with a bit for each place.
 
-        None of 16 bits, of which loops do not shift several at a time.
+        Never 16 bits, as compiled loops do not vectorise shifts of these.
         """
         places = prod(self.op.window)
         return "uint8" if places <= 8 else "uint32" if places <= 32 else "uint64"

@@ -1,4 +1,4 @@
-"""Pooling as three Ops; their gradients are among them.
+"""Pooling as three Ops, whose gradients are again among these Ops.
 
 ==========================  ==================================================
 ``Pool(x)``                 the maximum, sum or average of each window
@@ -7,11 +7,10 @@
 ==========================  ==================================================
 
 Windows lie on the last axes. The gradient of a maximum goes to every pixel that is
-equal to it, as Theano has it. Only maxima look at the values of x and y; otherwise x
-counts for its shape.
+equal to it, as in Theano. For sums and averages, only the shapes of x and y count.
 
-Each has one more input, the last: a matrix of integers that has window, stride and
-padding in its rows, an axis in each column.
+Each Op has one more input, the last: a matrix of integers with the rows window, stride
+and padding, and a column for each axis.
 """
 
 from __future__ import annotations
@@ -33,12 +32,12 @@ from .windows import Pooling, as_ints
 
 @dataclass(eq=False, repr=False)
 class PoolOp(KernelOp):
-    """What the three Ops of pooling share."""
+    """The base of the three Ops of pooling, with its parameters."""
 
     ndim: int
     """The number of axes of a window."""
     ignore_border: bool
-    """To leave out windows that reach over the end."""
+    """Whether to leave out windows that reach over the end."""
     mode: str
     """One of `windows.MODES`."""
 
@@ -49,7 +48,7 @@ class PoolOp(KernelOp):
         return cls(self.ndim, self.ignore_border, self.mode)
 
     def of_sizes(self, sizes: Any) -> Pooling:
-        """Return what kernels are told of pooling; raise if there is no such."""
+        """Return the parameters for kernels; raise if the sizes are invalid."""
         rows = map(tuple, np.asarray(sizes).tolist())
         return _pooling(*rows, self.ignore_border, self.mode)
 
@@ -69,16 +68,16 @@ class PoolOp(KernelOp):
         return Apply(self, [*tensors, sizes], [output])
 
     def shape_by(self, sizes: Any, *shapes: Sequence) -> Sequence:
-        """Return the shape of the output, of ints, symbols or None for some inputs."""
+        """Return the output's shape, from shapes of ints, symbols or None."""
         raise NotImplementedError
 
     def infer_shape(self, *args: Any) -> Sequence:
-        """Return the shape of the output, which takes the values of the sizes."""
+        """Return the shape of the output, for PyTensor."""
         node, shapes = args[-2:]
         return [self.shape_by(node.inputs[-1], *shapes[:-1])]
 
     def arguments(self, *arrays: Any) -> tuple:
-        """Return what kernels take: how windows lie, and images."""
+        """Return the kernels' arguments: the parameters, and images."""
         *images, sizes = arrays
         return (self.of_sizes(sizes), *images)
 
@@ -95,7 +94,7 @@ class PoolOp(KernelOp):
         return super().jax_kernel(*arrays)
 
 
-@lru_cache  # of every call
+@lru_cache  # as every call of a kernel asks
 def _pooling(
     window: tuple, stride: tuple, pads: tuple, ignore_border: bool, mode: str
 ) -> Pooling:
@@ -116,7 +115,7 @@ class Pool(PoolOp):
     UNCONNECTED = (1,)
 
     def shape_by(self, sizes: Any, *shapes: Sequence) -> Sequence:
-        """Return the shape of the images, with windows in the place of pixels."""
+        """Return the shape of the pooled images."""
         first, last = shapes[0][: -self.ndim], shapes[0][-self.ndim :]
         if isinstance(sizes, Constant):
             how = self.of_sizes(sizes.data)
@@ -132,7 +131,7 @@ class Pool(PoolOp):
         """Return the adjoint."""
         x, sizes = inputs
         if self.mode != "max":
-            output = cotangent  # which is at hand, and of the same shape
+            output = cotangent  # only its shape counts, and this spares computing y
         return [self.sibling(PoolGrad)(x, output, cotangent, sizes), None]
 
 
@@ -142,11 +141,11 @@ class _LikeImages(PoolOp):
     UNCONNECTED = (3,)
 
     def adjoint(self) -> PoolOp:
-        """Return the Op that the gradient by the third tensor takes."""
+        """Return the Op of the gradient by the third tensor."""
         raise NotImplementedError
 
     def gradients(self, inputs: Sequence, output: Any, cotangent: Any) -> list[Any]:
-        """Return the adjoint; with the images the result jumps, or does not change."""
+        """Return the adjoint, and zeros by x and y, which only choose pixels."""
         x, y, _, sizes = inputs
         adjoint = self.adjoint()
         images = [cotangent] if isinstance(adjoint, Pool) else [x, y, cotangent]
@@ -154,7 +153,7 @@ class _LikeImages(PoolOp):
 
 
 class PoolGrad(_LikeImages):
-    """The gradient of pooling, from that by the result."""
+    """The gradient of pooling by the images, from that by the result."""
 
     KERNELS = numpy_kernels.grad, pool_jax.grad
 
@@ -163,7 +162,7 @@ class PoolGrad(_LikeImages):
         return shapes[0]
 
     def adjoint(self) -> PoolOp:
-        """Return what pooling is to a small change of x."""
+        """Return the derivative of pooling."""
         return self.sibling(PoolPick if self.mode == "max" else Pool)
 
 
@@ -177,5 +176,5 @@ class PoolPick(_LikeImages):
         return shapes[1]
 
     def adjoint(self) -> PoolOp:
-        """Return what spreads over the pixels."""
+        """Return the Op that spreads values over the pixels."""
         return self.sibling(PoolGrad)

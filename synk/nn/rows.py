@@ -1,7 +1,7 @@
-"""What the Ops do with rows, the images of a batch: rules for the splitting proof.
+"""Rules of the Ops for the splitting proof; rows are the images of a batch.
 
-All work on each image by itself, along axis 0, save for `ConvFilters`, which is a sum
-over the images. See `compiler.domain` for what a rule has to preserve.
+All Ops compute each image by itself, along axis 0, except `ConvFilters`, which sums
+over the images. See `compiler.domain` for what a rule must preserve.
 """
 
 from __future__ import annotations
@@ -64,19 +64,19 @@ table.known(
 
 @table.length(Conv)
 def conv_length(node: Apply, var: Variable, axis: int) -> Length | None:
-    """As many images as there are, and as many channels as filters."""
+    """Return the lengths of outputs: images of x, and channels of the filters."""
     return size(node.inputs[axis], 0) if axis < 2 else None
 
 
 @table.length(ConvInputs)
 def conv_inputs_length(node: Apply, var: Variable, axis: int) -> Length | None:
-    """As many images as there are outputs."""
+    """Return the number of images: that of outputs."""
     return None if axis else size(node.inputs[2], 0)
 
 
 @table.length(PoolOp)
 def pool_length(node: Apply, var: Variable, axis: int) -> Length | None:
-    """As many images and channels as there are, in gradients too."""
+    """Return the lengths before the windows' axes: those of x, in gradients too."""
     is_kept = axis < var.type.ndim - node.op.ndim
     return size(node.inputs[0], axis) if is_kept else None
 
@@ -98,7 +98,7 @@ def _product(
 
 @table.placement(LikeInputs)
 def like_inputs(node: Apply, values: list[Value]) -> Value:
-    """Zeros, as many images as there are outputs."""
+    """Zeros, for as many images as outputs."""
     outputs = unlisted(values[1])
     if isinstance(outputs, Sharded):
         return replace(_leading(outputs, 1), power=None, layout=None)
@@ -107,7 +107,7 @@ def like_inputs(node: Apply, values: list[Value]) -> Value:
 
 @table.placement(Pool)
 def pool(node: Apply, values: list[Value]) -> Value:
-    """For each image; sums of sums are sums, and maxima of maxima maxima."""
+    """For each image. A sum of partial sums is partial, and a maximum of maxima."""
     (value,) = _of_one_size(values)
     if isinstance(value, Sharded):
         return _leading(value, node.inputs[0].type.ndim - node.op.ndim)
@@ -120,7 +120,7 @@ def pool(node: Apply, values: list[Value]) -> Value:
 
 @table.placement(PoolOp)
 def pool_gradient(node: Apply, values: list[Value]) -> Value:
-    """Linear in the last images; the others choose pixels, or say the shape."""
+    """Linear in the last images; the others choose pixels, or give the shape."""
     *images, last = _of_one_size(values)
     _check_as_many([*images, last])
     if isinstance(last, Sharded):
@@ -131,7 +131,7 @@ def pool_gradient(node: Apply, values: list[Value]) -> Value:
 
 
 def _of_one_size(values: list[Value]) -> list[Value]:
-    """Return what images are, if the sizes of windows are the same for all rows."""
+    """Return the images' values; raise if the sizes of windows are not replicated."""
     *images, sizes = values
     if not is_replicated(unlisted(sizes)):
         raise Refused("pools by windows whose size differs between parts of the rows")
@@ -140,7 +140,7 @@ def _of_one_size(values: list[Value]) -> list[Value]:
 
 @table.placement(Patches)
 def patches(node: Apply, values: list[Value]) -> Value:
-    """Elements of each image, as rows that follow those of the image before."""
+    """Patches of each image, in rows after those of the image before."""
     value = unlisted(values[0])
     if not isinstance(value, Sharded):
         return value
@@ -161,16 +161,16 @@ def patches_sum(node: Apply, values: list[Value]) -> Value:
 
 
 def _check_as_many(images: Sequence[Value]) -> None:
-    """Raise unless all are images of a rank's own, or all of as many as there are.
+    """Raise Refused unless all images are sharded, or none is.
 
-    An Op that takes images for their shape alone takes their number as well.
+    An Op that uses only the shape of some images uses their number as well.
     """
     if len({isinstance(unlisted(value), Sharded) for value in images}) > 1:
         raise Refused("meets images with something of fixed length")
 
 
 def _longer(value: Sharded) -> Sharded:
-    """Return rows along an axis of another length than they had, in as many blocks."""
+    """Return rows along an axis whose length has changed."""
     found = without_block(value)
     assert isinstance(found, Sharded)
     return found
@@ -181,7 +181,7 @@ def _is_sum(value: Value) -> bool:
 
 
 def _leading(value: Value, axes: int) -> Sharded:
-    """Return rows that are along one of the first axes."""
+    """Return a sharded value, if its rows are along one of the first `axes` axes."""
     assert isinstance(value, Sharded)
     if value.axis >= axes:
         raise Refused("works on all rows together")

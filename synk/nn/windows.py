@@ -1,6 +1,6 @@
-"""How windows lie in images: sizes, padding and strides, of convolution and pooling.
+"""Windows in images: sizes, padding and strides, of convolution and pooling.
 
-Sizes are ints, or scalar variables where a shape is inferred.
+Sizes are ints, or scalar variables when PyTensor infers a shape.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def as_ints(values: Any, ndim: int, what: str, least: int) -> tuple[int, ...]:
 
 
 def as_border(mode: Any, ndim: int) -> Border:
-    """Return a border mode as "half", "full", or what to pad at each end."""
+    """Return a border mode as "half", "full", or the padding at each axis' ends."""
     if isinstance(mode, str):
         if mode == "valid":
             return ((0, 0),) * ndim
@@ -61,7 +61,7 @@ def as_border(mode: Any, ndim: int) -> Border:
 
 
 def dilated(size: Any, dilation: int) -> Any:
-    """Return how far a filter reaches."""
+    """Return the number of pixels over which a dilated filter reaches."""
     return (size - 1) * dilation + 1
 
 
@@ -83,30 +83,30 @@ def pool_length(
 ) -> Any:
     """Return the number of windows along an axis.
 
-    Without `ignore_border` there are as many as it takes to see every pixel, provided
-    that strides are not longer than windows; those at the end may be cut short.
+    Without `ignore_border` windows cover every pixel, if strides are not longer than
+    windows; those at the end may be cut short.
     """
     are_symbols = any(isinstance(n, Variable) for n in (size, window, stride, pad))
     larger: Any = pt.maximum if are_symbols else max
     smaller: Any = pt.minimum if are_symbols else min
     if ignore_border:
         return larger(0, (size + 2 * pad - window) // stride + 1)
-    unseen = larger(0, size - larger(window, stride))  # by the first window
+    unseen = larger(0, size - larger(window, stride))  # pixels after the first window
     # An image without pixels has no window.
     return smaller(size, (unseen + stride - 1) // stride + 1)
 
 
 @dataclass(eq=False, repr=False)
 class ConvOp(KernelOp):
-    """What the three Ops of a convolution share: how windows lie in an image."""
+    """The base of the three Ops of a convolution, with its parameters."""
 
     border: Border
     stride: tuple[int, ...]
     dilation: tuple[int, ...]
     flip: bool = True
-    """To convolve, and not to correlate."""
+    """Whether to convolve; otherwise it correlates."""
     groups: int = 1
-    """Into how many the channels are divided."""
+    """The number of groups of channels."""
 
     __props__ = ("border", "stride", "dilation", "flip", "groups")
 
@@ -132,7 +132,7 @@ class ConvOp(KernelOp):
         return (x[0], w[0], *(conv_length(*axis) for axis in axes))
 
     def pads(self, w: Sequence) -> Pads:
-        """Return what to pad at both ends of each axis, for filters of a shape."""
+        """Return the padding at the ends of each axis, for filters of shape `w`."""
         if not isinstance(self.border, str):
             return self.border
         reaches = [dilated(k, d) for k, d in zip(w[2:], self.dilation, strict=True)]
@@ -141,7 +141,7 @@ class ConvOp(KernelOp):
         return tuple((reach - 1, reach - 1) for reach in reaches)
 
     def arguments(self, *arrays: Any) -> tuple:
-        """Return what kernels take: the Op, inputs, filters and maybe outputs."""
+        """Return the kernels' arguments: the Op, inputs, filters and maybe outputs."""
         x, w, *ys = (array.shape for array in arrays)
         expected = self.outputs_shape(x, w)
         for y in ys:
@@ -168,13 +168,13 @@ MODES = ("max", "sum", "average_inc_pad", "average_exc_pad")
 
 
 class Pooling(NamedTuple):
-    """What kernels are told of pooling: how windows lie on the last axes of images."""
+    """The parameters of pooling, for kernels. Windows lie on images' last axes."""
 
     window: tuple[int, ...]
     stride: tuple[int, ...]
     padding: tuple[int, ...]
     ignore_border: bool
-    """To leave out windows that reach over the end."""
+    """Whether to leave out windows that reach over the end."""
     mode: str
     """One of `MODES`."""
 
@@ -204,21 +204,21 @@ class Pooling(NamedTuple):
         return [low + size + high for (low, high), size in sizes]
 
     def inner(self, shape: Sequence[int]) -> tuple[slice, ...]:
-        """Return where the image lies that has the margins around it."""
+        """Return the index of an image within itself with its margins."""
         sizes = zip(self.margins(shape), shape[-self.ndim :], strict=True)
         return tuple(slice(low, low + size) for (low, _), size in sizes)
 
     def averaged(self, y: Any, shape: Sequence[int]) -> Any:
-        """Return sums, or what is as many, over the number of pixels if it is asked.
+        """Return y, one value for each window; for averages divided by `counts`.
 
-        Of images of a shape; arrays of numpy or JAX.
+        `shape` is that of the images; y is an array of numpy or JAX.
         """
         if not self.mode.startswith("average"):
             return y
         return y / self.counts(shape).astype(y.dtype)
 
     def counts(self, shape: Sequence[int]) -> np.ndarray:
-        """Return by how many pixels each window's sum is divided; shape of a result."""
+        """Return the number of pixels by which each window's sum is divided."""
         by_axis = []
         for i, count in enumerate(self.pooled(shape), -self.ndim):
             pad, size = self.padding[i], shape[i]

@@ -1,10 +1,10 @@
-"""A function of the script's that ranks compute where they gain, and else as it was.
+"""A function of the script that ranks compute if they are faster.
 
-The script gets a `ParallelFunction` for what would have been a compiled function of
-PyTensor's. Nothing is compiled before it is called. A call of new shapes looks for the
-arguments that are rows (`layouts`), asks the plan of `synk.function` what ranks would
-gain, and is made by ranks, or by the plain function if they gain too little; calls of
-the same shapes go the same way.
+The script gets a `ParallelFunction` in place of PyTensor's compiled function, which is
+compiled when it is first needed. For a call of new shapes, `Ways` finds the arguments
+that may be rows (`layouts`), and asks the plan of `synk.function` how fast ranks would
+be. Ranks make the call, or the plain function if they gain too little. Calls of the
+same shapes are then made in the same way.
 """
 
 from __future__ import annotations
@@ -38,16 +38,16 @@ from ..report.words import count
 from ..user_frames import entry
 
 LEAST = 1.1
-"""How many times as fast ranks are to be, as predicted, for a call to be theirs."""
+"""The least predicted speed-up for which ranks make a call."""
 
 CLEARLY_SMALL = LAUNCH / 4
-"""Seconds of one core below which no graph is placed, to see what ranks would gain."""
+"""Calls of fewer seconds on one core are serial, without placing the graph to ask."""
 
 MOST_SHAPES = 1_000
-"""Combinations of shapes of which it is remembered who makes the calls."""
+"""The most combinations of shapes for which the way of calls is remembered."""
 
 MOST_LAYOUTS = 3
-"""Layouts of one call that are looked at."""
+"""The most layouts of one call that are tried."""
 
 NO_ROWS = "without rows"
 NOT_CALLED = "not called"
@@ -59,9 +59,9 @@ ONE_CORE = "on one core"
 
 
 class Ranks(NamedTuple):
-    """The ranks that make calls: how many, of how many cores, and what starts them.
+    """The ranks that make calls: their number, their cores, and how to start them.
 
-    With `every`, calls are theirs whatever is predicted.
+    With `every`, they make all calls with rows, whatever is predicted.
     """
 
     size: int
@@ -72,14 +72,14 @@ class Ranks(NamedTuple):
 
 @dataclass(eq=False)
 class Way:
-    """Who makes calls of some shapes."""
+    """How calls of some shapes are made: by ranks or the plain function."""
 
-    function: Function | None  # of synk's; None: the plain one
+    function: Function | None  # synk's function; None: the plain one makes calls
     order: tuple[int, ...]  # the arguments in its order, scattered ones first
     reason: str = ""  # why calls are serial; "" if they are not
-    detail: str = ""  # what was predicted, or what is in the way
+    detail: str = ""  # the prediction, or the error that prevents sharing
     predicted: Predicted | None = None
-    calls: int = 0  # that it has made
+    calls: int = 0  # number of calls made in this way
 
     def __str__(self) -> str:
         who = f"serial, as {self.reason}" if self.reason else "on ranks"
@@ -91,10 +91,15 @@ def _serial_way(reason: str, detail: str = "", found: Predicted | None = None) -
 
 
 class Ways:
-    """Who makes the calls of one function of the script's; in `ways`, all so far.
+    """A function of the script, and how its calls are made; `ways` has all ways so far.
 
-    It is `written` with all inputs as broadcast ones, in the script's order. One that
-    `synk.function` does not know is a SynkError, TypeError or ValueError.
+    Raises SynkError, TypeError or ValueError if `synk.function` cannot make it.
+
+    Parameters
+    ----------
+    written : its arguments, with all inputs as broadcast ones, in the script's order
+    make_plain : compiles the plain function
+    ranks : returns the ranks for calls
     """
 
     def __init__(
@@ -123,12 +128,12 @@ class Ways:
 
     @property
     def label(self) -> str:
-        """What the function is called, and where the script has made it."""
+        """The function's name, and the script's line that made it."""
         return f"{self._written.name or 'a function'}{self._written.made}"
 
     @cached_property
     def plain(self) -> Any:
-        """The function as it would have been, compiled when it is first needed."""
+        """The plain function, compiled when it is first needed."""
         return self._make_plain()
 
     def call(self, args: tuple, kwargs: dict[str, Any]) -> Any:
@@ -137,7 +142,7 @@ class Ways:
         if kwargs:
             args, options = self._in_order(args, kwargs)
         if len(args) != len(self._names) or options.keys() - {"output_subset"}:
-            return self._serial(args, options)  # which says what is wrong
+            return self._serial(args, options)  # raises PyTensor's error
         shapes = tuple(map(shape_of, args))
         way = self._by_shapes.get(shapes)
         if way is None:
@@ -152,13 +157,13 @@ class Ways:
 
     def _serial(self, args: tuple, kwargs: dict[str, Any]) -> Any:
         if SESSION.state == "running" and SESSION.size > 1:
-            SESSION.context.confinement.widen()  # the other ranks wait meanwhile
+            SESSION.context.confinement.widen()  # all cores, as other ranks wait
         return self.plain(*args, **kwargs)
 
     def _in_order(
         self, args: tuple, kwargs: dict[str, Any]
     ) -> tuple[tuple, dict[str, Any]]:
-        """Return arguments in order, and what of the keywords is none."""
+        """Return the arguments in order, and the other keywords."""
         rest, found = dict(kwargs), list(args)
         for name in self._names[len(args) :]:
             if name not in rest:
@@ -166,30 +171,30 @@ class Ways:
             found.append(rest.pop(name))
         return tuple(found), rest
 
-    # -- what has become of it
+    # -- reports
 
     @property
     def by_ranks(self) -> list[Way]:
-        """The ways of calls that ranks have made."""
+        """The ways in which ranks have made calls."""
         return [way for way in self.ways if way.function is not None and way.calls]
 
     @property
     def reason(self) -> str:
-        """Why most of its calls were serial, if they were."""
+        """Why its calls were serial, by the way of most calls; "" if they were not."""
         most = max(self.ways, key=lambda way: way.calls, default=None)
         return NOT_CALLED if most is None else most.reason
 
     def lines(self) -> list[str]:
-        """Return how its calls were made, and how many, line by line."""
+        """Return a line for each way: the number of calls, and how they were made."""
         counted: Counter[str] = Counter()
         for way in self.ways:
             counted[str(way)] += way.calls
         return [f"{count(n, 'call')} {way}" for way, n in counted.most_common()]
 
-    # -- who makes calls
+    # -- choosing a way
 
     def _way_for(self, shapes: tuple, args: tuple) -> Way:
-        """Return who makes calls of these shapes: as those of about these sizes."""
+        """Return the way of calls of these shapes, or of similar sizes, and keep it."""
         found = layouts(shapes, self._can_be_rows) + [()] * self._chooses_rows
         sizes = tuple(tuple(map(int.bit_length, shape)) for shape in shapes)
         key = *found, sizes
@@ -219,7 +224,7 @@ class Ways:
     def _way_of(
         self, layout: tuple[int, ...], shapes: tuple, args: tuple, ranks: Ranks
     ) -> Way:
-        """Return who makes calls with some arguments as rows."""
+        """Return the way of calls with the arguments of `layout` as rows."""
         if layout and not ranks.every and self._is_small(layout, shapes):
             return _serial_way(TOO_SMALL)
         function = self._function(layout)
@@ -239,10 +244,10 @@ class Ways:
         return Way(function, order, "", text, found)
 
     def _is_small(self, layout: tuple[int, ...], shapes: tuple) -> bool:
-        """Tell whether the graph as it is written is far too small to share.
+        """Return whether the graph as written is far too small to share.
 
-        To place it takes some milliseconds, to see this takes less, and less again if
-        all that there is comes to so little in so few Ops.
+        Placing the graph would take some milliseconds. This test takes less, and least
+        if there are few elements and Ops in all.
         """
         elements, nodes = self._beside
         elements += sum(map(math.prod, shapes))
@@ -257,7 +262,7 @@ class Ways:
 
     @cached_property
     def _beside(self) -> tuple[int, int]:
-        """The elements of shared variables, and how many Ops there are."""
+        """The number of elements of shared variables, and of Ops in the graph."""
         graph = self._asked.plain_graph
         values = (
             var.get_value(borrow=True, return_internal_type=True)
@@ -267,7 +272,7 @@ class Ways:
         return sum(map(np.size, values)), len(list(io_toposort([], graph)))
 
     def _function(self, layout: tuple[int, ...]) -> Function | tuple[str, str]:
-        """Return the function with some inputs as rows, or why there is none."""
+        """Return synk's function with these inputs as rows, or why there is none."""
         if layout not in self._by_layout:
             self._by_layout[layout] = self._made(layout)
         return self._by_layout[layout]
@@ -303,7 +308,7 @@ def _can_be_rows(variable: Any) -> bool:
 
 
 def shape_of(value: Any) -> tuple[int, ...]:
-    """Return the shape of an argument, fast where it is an array or a number."""
+    """Return the shape of an argument; fast for arrays and numbers."""
     try:
         shape: tuple[int, ...] = value.shape
         return shape
@@ -316,9 +321,8 @@ def layouts(
 ) -> list[tuple[int, ...]]:
     """Return the sets of arguments that may be the rows of a call, likely ones first.
 
-    Those of one first length are scattered together. Most arguments that have a row
-    each have it for the same things; of lengths that as many have, the longest is more
-    work to share.
+    A set has all arguments of one first length. The length that most arguments have is
+    the most likely; of several such lengths, the longest, as it is more work to share.
 
     >>> layouts([(100, 5), (5,), (100,)], [True] * 3)
     [(0, 2), (1,)]
@@ -336,9 +340,10 @@ def layouts(
 
 
 class ParallelFunction(PlainFunction):
-    """What a script has in place of a compiled function, and may take for one.
+    """The object that a script gets in place of a compiled function.
 
-    Everything but calls is the plain function's, which is compiled then.
+    Ranks may make its calls. Attributes are those of the plain function, which is then
+    compiled.
     """
 
     def __init__(self, ways: Ways) -> None:

@@ -1,4 +1,4 @@
-"""`parallel_functions`: a script's functions become synk's, from then on."""
+"""`parallel_functions`: from its call on, a script's functions may run on ranks."""
 
 from __future__ import annotations
 
@@ -25,28 +25,27 @@ from ..user_frames import callers_place, is_ours
 from .function import NO_ROWS, NOT_CALLED, ParallelFunction, Ranks, Way, Ways
 
 _COMPILING = (pytensor, pytensor.compile)
-"""Modules whose ``function`` scripts call."""
+"""Modules whose ``function`` is replaced."""
 
 _NOT_SCRIPTS = ("pytensor", "pymc", "pymc_extras", "nutpie")
-"""Packages whose functions stay as they are: those of samplers have chains of their
-own, and `synk.pymc` for their likelihoods."""
+"""Packages whose functions stay plain. (For likelihoods there is `synk.pymc`.)"""
 
 
 _PAIRS = ("updates", "givens")
 _ALSO_OURS = ("outputs", "mode", "name", *_PAIRS)
-"""Arguments of ``pytensor.function`` that `synk.function` has as its own, too."""
+"""Arguments of ``pytensor.function`` that `synk.function` has, too."""
 
 
 class ParallelFunctions(AbstractContextManager):
     """The functions that a script has made since `parallel_functions` was called.
 
-    As text it says how many of them ran on ranks, and why others did not. In a ``with``
-    block, functions are plain again after it.
+    ``str`` of it says how many of them ran on ranks, and why others did not. At the end
+    of a ``with`` block of it, new functions are plain again.
 
     Attributes
     ----------
     functions : list of Ways
-        How the calls of each were made, of those that might have rows.
+        The functions that may have rows, with how their calls were made.
     """
 
     def __init__(self, n: int | None, every: bool) -> None:
@@ -58,14 +57,14 @@ class ParallelFunctions(AbstractContextManager):
         self._ranks: Ranks | None = None
 
     def start(self) -> None:
-        """Have functions made by this, from now on."""
+        """Replace PyTensor's and Theano's ``function``."""
         replaced = self._replacing(self._plain)
         for module in self._modules:
             module.function = replaced  # type: ignore[attr-defined]
         _theanos_by(self._make)
 
     def end(self) -> None:
-        """Have functions made as PyTensor makes them; those that there are stay."""
+        """Restore PyTensor's and Theano's ``function``; existing functions stay."""
         for module in self._modules:
             module.function = self._plain  # type: ignore[attr-defined]
         _theanos_by(None)
@@ -87,14 +86,14 @@ class ParallelFunctions(AbstractContextManager):
             try:
                 given = signature.bind(*args, **options).arguments
             except TypeError:
-                return plain(*args, **options)  # which says what is wrong
+                return plain(*args, **options)  # raises PyTensor's error
             return self._make(plain, **given)
 
         return function
 
     def _make(self, plain: Callable[..., Any], **given: Any) -> Any:
-        """Return a function that ranks may run, or the compiled one."""
-        # As they are now: what is not compiled at once may be changed meanwhile.
+        """Return a `ParallelFunction`, or the plain function if it cannot be one."""
+        # Copied, as the script may change these before the function is compiled.
         given = {
             name: (pairs_now if name in _PAIRS else as_now)(value)
             for name, value in given.items()
@@ -108,7 +107,7 @@ class ParallelFunctions(AbstractContextManager):
             if name not in ("inputs", *_ALSO_OURS) and value is not None
         }
         try:
-            # Others look into what is computed: DebugMode, NanGuardMode, MonitorMode.
+            # Other classes inspect values: DebugMode, NanGuardMode, MonitorMode.
             if type(get_mode(mode)) is not Mode or options.get("profile"):
                 return compile_it()
             written = FunctionArguments(
@@ -119,7 +118,7 @@ class ParallelFunctions(AbstractContextManager):
                 options=options,
             )
             ways = Ways(written, compile_it, self._present)
-        except Exception:  # PyTensor knows it, or says what is wrong with it
+        except Exception:  # PyTensor compiles it, or raises its own error
             return compile_it()
         if not ways.may_have_rows:
             self._without_rows += 1
@@ -128,7 +127,7 @@ class ParallelFunctions(AbstractContextManager):
         return ParallelFunction(ways)
 
     def _present(self) -> Ranks:
-        """Return the ranks that make calls, whether they have been started or not."""
+        """Return the session's ranks, or those that would be forked."""
         if SESSION.state == "running":
             size = SESSION.size
             cores = len(SESSION.context.place.cores) * size
@@ -143,7 +142,7 @@ class ParallelFunctions(AbstractContextManager):
     def _fork(self) -> None:
         fork(self._asked)
 
-    # -- what has become of them
+    # -- reports
 
     def __str__(self) -> str:
         made = len(self.functions) + self._without_rows
@@ -165,7 +164,7 @@ class ParallelFunctions(AbstractContextManager):
         return text + (f"; serial: {', '.join(whys)}" if whys else "")
 
     def explain(self) -> str:
-        """Return for each function how its calls were made, and why so."""
+        """Return a text: for each function, how its calls were made, and why."""
         lines = []
         for ways in self.functions:
             lines.append(ways.label)
@@ -176,14 +175,14 @@ class ParallelFunctions(AbstractContextManager):
 
 
 def _theanos_by(make: Callable[..., Any] | None) -> None:
-    """Have Theano's `function` made so, too; nothing of it is imported before."""
+    """Make Theano's `function` use `make`; None restores it."""
     from ..theano import functions
 
     functions.make_by(make)
 
 
 def _gain(ways: Iterable[Way]) -> float | None:
-    """Return how many times as fast as serial ways were predicted to be, together."""
+    """Return the predicted speed-up of all calls together; None if one is unknown."""
     by_ranks = serial = 0.0
     for way in ways:
         if way.predicted is None:
@@ -196,34 +195,34 @@ def _gain(ways: Iterable[Way]) -> float | None:
 def parallel_functions(
     n: int | None = None, *, every: bool = False
 ) -> ParallelFunctions:
-    """Have the functions that a script makes run on ranks where these are faster.
+    """Run the functions that a script makes on ranks, if ranks are faster.
 
-    From then on what ``pytensor.function`` and ``theano.function`` return is run by
-    ranks, data-parallel, with the numbers of the serial run. In a call, the arguments
-    with one row each are scattered: those of the first length that most of them have,
-    and at least 2. In a function whose arguments choose rows of shared data, as the
-    number of a batch does, these rows are: see :ref:`chosen-rows`. A call that ranks
-    are not predicted to make clearly faster is made by the plain function, and ranks
-    are forked when the first call is theirs.
+    From this call on, ranks run functions of ``pytensor.function`` and
+    ``theano.function`` data-parallel, with the numbers of the serial run. A call
+    scatters the arguments whose first length, at least 2, is that of most arguments. If
+    an argument chooses rows of shared data, such as the number of a batch, the call
+    scatters these rows: see :ref:`chosen-rows`. The plain function makes a call if
+    ranks are not predicted to be clearly faster. Ranks are forked for the first call
+    that they make.
 
-    ``python -m synk --parallel script.py`` does so for a script as it is. Names that
-    were imported before, as by ``from pytensor import function``, stay PyTensor's.
-    Functions that PyTensor and PyMC make for themselves stay plain, and those in modes
-    that look into what is computed, as ``DebugMode``.
+    ``python -m synk --parallel script.py`` does this for an unchanged script. Names
+    that were imported before, as by ``from pytensor import function``, stay PyTensor's.
+    Functions that PyTensor and PyMC make for themselves stay plain, as do those in
+    modes that inspect values, such as ``DebugMode``.
 
     Parameters
     ----------
     n : int, optional
         The number of ranks, by default one for each device, as for :func:`synk.fork`.
     every : bool
-        Have ranks make the calls of each function that has rows, whatever is predicted.
+        Make calls with rows on ranks, whatever is predicted.
 
     Returns
     -------
     ParallelFunctions
-        Says as text how many functions ran on ranks, and why others did not; its method
-        ``explain()`` says so of each. ``end()``, or the end of a ``with`` block, makes
-        functions plain again from then on.
+        Printed, it says how many functions ran on ranks, and why others did not. Its
+        method ``explain()`` returns that for each function. After ``end()``, or the end
+        of a ``with`` block, new functions are plain.
 
     Examples
     --------
