@@ -90,7 +90,7 @@ class Arrangement:
         return [values[self._order.index(i)] for i in range(len(values))]
 
     def with_choosing(self, batch: Any, others: Sequence[Any]) -> list[Any]:
-        """Return a call's arguments: `batch` are those that choose rows."""
+        """Return a call's arguments: `batch` chooses rows, `others` are the rest."""
         chosen = batch if isinstance(batch, tuple) else (batch,)
         if len(chosen) != len(self.choosing):
             names = ", ".join(str(self._spec.arguments[i]) for i in self.choosing)

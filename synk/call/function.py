@@ -60,7 +60,7 @@ class Function:
         timeout: float | None = None,
         **kwargs: Any,
     ) -> Any:
-        """Run on all ranks.
+        """Call the function on all ranks.
 
         Parameters
         ----------
@@ -128,7 +128,7 @@ class Function:
         if last is not None and again is not None and last.fits(*again):
             bound, values = last, again[0]
         else:
-            timeout = self._seconds(timeout, kwargs)
+            timeout = self._call_timeout(timeout, kwargs)
             how = Options(batch, batch_s, num_slices, output_subset, check, timeout)
             variant, values, how = self._variant_for(args, kwargs, how)
             bound = BoundCall(variant, values, how)
@@ -211,7 +211,7 @@ class Function:
         """
         self._before()
         self._bound = None
-        timeout = self._seconds(timeout, kwargs)
+        timeout = self._call_timeout(timeout, kwargs)
         how = Options(None, batch_s, num_slices, output_subset, None, timeout)
         self.ran = RunTimes()
         if self._usual.arrangement.choosing:
@@ -427,7 +427,7 @@ class Function:
             made.train_as(*self._workers)
         return self._variants[key]
 
-    def _seconds(self, timeout: Any, kwargs: dict) -> float | None:
+    def _call_timeout(self, timeout: Any, kwargs: dict) -> float | None:
         """Return the timeout; None if an input has that name, then `kwargs` gets it."""
         if timeout is None:
             return None

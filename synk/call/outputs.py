@@ -38,7 +38,7 @@ class Wanted:
         self._places = [self.subset.index(i) for i in order]
 
     def of(self, output_subset: Sequence[int] | None) -> Wanted:
-        """Return the `Wanted` for an `output_subset`, of one for all outputs."""
+        """Return the `Wanted` of a call; `self` must be that of all outputs."""
         if output_subset is None:
             return self
         outputs = len(self.subset)

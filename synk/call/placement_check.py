@@ -276,6 +276,7 @@ class PlacementCheck:
         ]
 
     def _scattered_reads(self) -> tuple[SharedVariable, ...]:
+        """Return the sharded variables read as replicated; raise for local ones."""
         others = self._not_replicated()
         if not others or self.are_nodes:
             return ()
@@ -346,7 +347,7 @@ class PlacementCheck:
             if i in spec.row_updates:
                 holding = self._of_rows(entry.holding, since, of_rows, batch_s)
             elif i in own:
-                holding = Holding("local", _line(since, new), of_rows)
+                holding = Holding("local", _since(since, new), of_rows)
             elif self.are_nodes and SESSION.nodes > 1:
                 holding = Holding("local", since)
             elif others:
@@ -405,7 +406,7 @@ def _shown(rows: tuple[int, ...] | None) -> str:
     return "unknown numbers of" if rows is None else ", ".join(map(str, rows))
 
 
-def _line(since: str, new: Variable) -> str:
+def _since(since: str, new: Variable) -> str:
     made = made_in(new)
     by = "by what its own rows or random streams give"
     return f"{since}, on each rank {by}" + ("" if made is None else f" ({made})")

@@ -302,7 +302,7 @@ class Plans:
                 break
         return about, sizes, work
 
-    def possible(self, rows: int, arrays: Sequence[Any]) -> list[Planned]:
+    def possible_plans(self, rows: int, arrays: Sequence[Any]) -> list[Planned]:
         """Return all possible plans for calls of `rows` rows, each name once."""
         found: dict[str, Planned] = {}
         for plan in plans_of(self.facts(rows, arrays)) if self._engines() else ():

@@ -160,7 +160,7 @@ class SerialRun:
             known = "None, 'serial' or 'finite'"
             raise ValueError(f"check must be {known}, got {check!r}")
         self._refuse_sliceable("check='serial'")
-        drawn = self._draw()
+        drawn = self._own_draw()
         if drawn is not None:
             raise ValueError(
                 f"check='serial': {name(drawn)}{where_made(drawn)} is random, and each"
@@ -182,7 +182,7 @@ class SerialRun:
     @property
     def is_possible(self) -> bool:
         """Whether there is a serial run that computes the same."""
-        return not self.spec.sliceable and self._draw() is None
+        return not self.spec.sliceable and self._own_draw() is None
 
     def _refuse_sliceable(self, asked: str) -> None:
         if self.spec.sliceable:
@@ -195,7 +195,7 @@ class SerialRun:
                 f" no serial run to compare {self._what} with"
             )
 
-    def _draw(self) -> Variable | None:
+    def _own_draw(self) -> Variable | None:
         """Return a variable that each rank draws for itself, or None."""
         graph = self.spec.graph
         own = own_streams(graph, self.spec.streams)
@@ -207,7 +207,7 @@ class SerialRun:
         return next(iter(own))
 
     @cached_property
-    def _own(self) -> set[Variable]:
+    def _own_values(self) -> set[Variable]:
         """The variables that each rank computes from its own rows."""
         return self.spec.row_values(self.spec.graph)
 
@@ -220,7 +220,7 @@ class SerialRun:
         for i in subset:
             of_rank_0 = spec.output_ops[i] is None and spec.findings[i].named
             if isinstance(spec.outputs[i].type, DenseTensorType) and not (
-                of_rank_0 and spec.outputs[i] in self._own
+                of_rank_0 and spec.outputs[i] in self._own_values
             ):
                 found.append(i)
         return found
@@ -230,7 +230,7 @@ class SerialRun:
         return [
             i
             for i, (shared, new) in enumerate(self.spec.updates)
-            if isinstance(shared.type, DenseTensorType) and new not in self._own
+            if isinstance(shared.type, DenseTensorType) and new not in self._own_values
         ]
 
     def compare(self, subset: Subset, results: Sequence, expected: Expected) -> None:

@@ -115,7 +115,7 @@ def _tuned(variant: Variant, values: Sequence[Any], how: Options) -> list[PlanTi
             restore()
         return made - start
 
-    candidates = variant.plans.possible(rows, given.arrays)
+    candidates = variant.plans.possible_plans(rows, given.arrays)
     try:
         return _compare(variant.plans, rows, candidates, seconds)
     finally:

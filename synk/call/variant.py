@@ -92,7 +92,7 @@ class Groups:
             **{stand_in: var for stand_in, var in stand_ins if stand_in in roots},
         }
         self._of_rows = {*spec.inputs, *spec.stand_ins}
-        self._asked: dict[Variable, tuple[int, ...]] = {}
+        self._shapes: dict[Variable, tuple[int, ...]] = {}
         self._are_filled = True
 
     def are_filled(self, values: Sequence[Any]) -> bool:
@@ -105,11 +105,11 @@ class Groups:
             shapes[var] = np.shape(value)
         for var in self._of_rows & shapes.keys():
             shapes[var] = 1, *shapes[var][1:]
-        if shapes != self._asked:
-            self._asked, self._are_filled = shapes, self._asks(KnownShapes(shapes))
+        if shapes != self._shapes:
+            self._shapes, self._are_filled = shapes, self._check(KnownShapes(shapes))
         return self._are_filled
 
-    def _asks(self, sizes: KnownShapes) -> bool:
+    def _check(self, sizes: KnownShapes) -> bool:
         for elements, group in self._filled:
             try:
                 many, of_each = sizes.number(elements), sizes.number(group)

@@ -101,7 +101,7 @@ def find(key: str, function: str) -> Record | None:
     made_by = entry["made_by"]
     differs = [
         f"{name} {made_by.get(name)}, and it is {value}"
-        for name, value in _here().items()
+        for name, value in _versions().items()
         if made_by.get(name) != value
     ]
     warnings.warn(
@@ -135,7 +135,7 @@ def write(
         "alone": plan.is_alone,
         "block": plan.block,
         "measured": measured,
-        "made_by": _here(),
+        "made_by": _versions(),
     }
     path = _path(key)
     try:
@@ -187,7 +187,7 @@ def _record(entry: Any) -> Record | None:
         plan = Plan(engine, bool(entry["alone"]), int(entry["block"]), MEASURED)
         measured = {str(k): float(v) for k, v in entry["measured"].items()}
         about = int(entry["rows"]), int(entry["ranks"]), int(entry["cores"])
-        is_here = entry["made_by"] == _here()
+        is_here = entry["made_by"] == _versions()
         return Record(str(entry["function"]), *about, plan, measured, is_here)
     except (ValueError, KeyError, TypeError, AttributeError):
         return None
@@ -207,7 +207,7 @@ def _store(path: Path, entries: dict[str, Any]) -> None:
         raise
 
 
-def _here() -> dict[str, str | None]:
+def _versions() -> dict[str, str | None]:
     """Return the present versions and processor, for `made_by` of a record."""
     versions = {package: _version(package) for package in _DECIDING}
     python = platform.python_version()

@@ -107,7 +107,7 @@ def work_of(
         else:
             products += seconds[0]
             elements += seconds[1]
-            if isinstance(node.op, Elemwise) and _of_one(node) >= DEAR:
+            if isinstance(node.op, Elemwise) and _per_element(node) >= DEAR:
                 dear += sum(seconds)
             if seconds[0]:
                 whole = [var for var in node.inputs if var not in on_rows]
@@ -166,7 +166,7 @@ def _seconds(node: Apply, sizes: KnownShapes) -> tuple[float, float] | None:
         return 0.0, 0.0  # mostly removed by rewrites
     if isinstance(op, Elemwise):
         made = max(numbers[-len(node.outputs) :])
-        one, size = _of_one(node), _itemsize(node.outputs[0]) / 8
+        one, size = _per_element(node), _itemsize(node.outputs[0]) / 8
         # A vector holds more short floats, and their series have fewer terms.
         return 0.0, made * one * (size if one < DEAR else size * size)
     if isinstance(op, CAReduce):
@@ -188,20 +188,20 @@ def _flop(node: Apply) -> float:
     return FLOP.get(_itemsize(node.outputs[0]), FLOP[8])
 
 
-def _of_one(node: Apply) -> float:
+def _per_element(node: Apply) -> float:
     """Return the seconds per element, of float64, of an elementwise node."""
     op: Any = node.op
     if isinstance(op.scalar_op, ps.Pow) and all(
         isinstance(leaf, Constant) for leaf in graph_inputs([node.inputs[1]])
     ):
         return CHEAP  # a square, mostly
-    return _of_element(op.scalar_op)
+    return _per_element_of(op.scalar_op)
 
 
-def _of_element(op: ScalarOp) -> float:
-    """Return the seconds per element of float64."""
+def _per_element_of(op: ScalarOp) -> float:
+    """Return the seconds per element of float64, of a scalar Op."""
     if isinstance(op, Composite):
-        return sum(_of_element(node.op) for node in op.fgraph.apply_nodes)
+        return sum(_per_element_of(node.op) for node in op.fgraph.apply_nodes)
     if isinstance(op, CHEAP_OPS):
         return CHEAP
     return DEAREST if isinstance(op, _DEAREST) else DEAR
@@ -265,9 +265,9 @@ class KnownShapes:
         if var not in self._shapes:
             for node in io_toposort([], [var]):
                 if not all(each in self._shapes for each in node.outputs):
-                    self._shapes.update(self._of(node))
+                    self._shapes.update(self._output_shapes(node))
             if var.owner is None:
-                self._shapes[var] = _of_leaf(var)
+                self._shapes[var] = _leaf_shape(var)
         return self._shapes[var]
 
     def number(self, var: Variable) -> Any:
@@ -285,7 +285,7 @@ class KnownShapes:
                         self._numbers[each] = self._evaluated(node, each)
         return self._numbers[var]
 
-    def _of(self, node: Apply) -> dict[Variable, Lengths | None]:
+    def _output_shapes(self, node: Apply) -> dict[Variable, Lengths | None]:
         """Return the shapes of a node's outputs; its inputs' shapes must be looked up.
 
         Inputs have the rows of all ranks, and so have gathered values.
@@ -293,7 +293,7 @@ class KnownShapes:
         given: list[Any] = []
         for var in node.inputs:
             if var.owner is None and var not in self._shapes:
-                self._shapes[var] = _of_leaf(var)
+                self._shapes[var] = _leaf_shape(var)
             shape = self._shapes[var]
             if shape is None:
                 given.append(unknown_shape(var))
@@ -309,17 +309,17 @@ class KnownShapes:
             found = inferred_shapes(node, given)
         except Exception:  # the call will raise it
             found = None
-        leaves = {var: _of_leaf(var) for var in node.outputs}
+        leaves = {var: _leaf_shape(var) for var in node.outputs}
         if found is None:
             return leaves
         # The lengths of a scan may depend on those of its own outputs.
         self._shapes.update(leaves)
         return {
-            var: self._settled(lengths)
+            var: self._known_shape(lengths)
             for var, lengths in zip(node.outputs, found, strict=True)
         }
 
-    def _settled(self, lengths: Sequence[Any] | None) -> Lengths | None:
+    def _known_shape(self, lengths: Sequence[Any] | None) -> Lengths | None:
         """Return a shape as numbers, from lengths that may be variables; or None."""
         if lengths is None:
             return None
@@ -350,7 +350,7 @@ class KnownShapes:
         return _if_few(made[node.outputs.index(output)][0])
 
 
-def _of_leaf(var: Any) -> Lengths | None:
+def _leaf_shape(var: Any) -> Lengths | None:
     """Return the shape of a variable without its Op: of its value or type, or None."""
     if isinstance(var, Constant):
         return np.shape(var.data)

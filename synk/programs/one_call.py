@@ -167,9 +167,9 @@ class RankCall:
             self.values[var] = rows if rows.flags.carray else rows.copy()
         reduced = [var for var in stage.reduced if var not in inputs]
         if self.task.tree is not None:
-            reduced = self._meet_in_tree(stage, reduced, level)
+            reduced = self._reduce_in_tree(stage, reduced, level)
         if reduced:
-            self._meet(reduced, level)
+            self._reduce_values(reduced, level)
         if self.times.is_fresh:
             for var in stage.reduced:
                 self.programs.shapes[var] = self.values[var].shape
@@ -178,7 +178,7 @@ class RankCall:
         """Return the gathers of inputs' rows, which ranks read from shared memory."""
         return {} if self.task.all_rows is None else stage.of_inputs
 
-    def _meet_in_tree(
+    def _reduce_in_tree(
         self, stage: Stage, reduced: list[Variable], level: int
     ) -> list[Variable]:
         """Combine the values that are reduced in a tree; return the other ones."""
@@ -204,7 +204,7 @@ class RankCall:
             self.task.transaction.note_met()
             self.task.transaction.phase[0] = COMPUTING + STAGE * (level + 1)
 
-    def _meet(self, reduced: list[Variable], level: int) -> None:
+    def _reduce_values(self, reduced: list[Variable], level: int) -> None:
         """Combine values with the other ranks', not in a tree."""
         given = None if self.is_idle else list(map(self._contribution, reduced))
         key, ops = (*self._key, level), list(map(_wire_op, reduced))

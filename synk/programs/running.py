@@ -170,7 +170,7 @@ def _run_in_blocks(call: RankCall, level: int, kept: Kept | None, size: int) -> 
     if found is None or local is None:
         return False
     if id(piece) not in blocks.loops:
-        blocks.loops[id(piece)] = _loop(call, piece, found, kept)
+        blocks.loops[id(piece)] = _compiled_loop(call, piece, found, kept)
     loop = blocks.loops[id(piece)]
     blocks.last = blocks.last or (-(-rows // size), loop is not None)
     made = None
@@ -182,7 +182,7 @@ def _run_in_blocks(call: RankCall, level: int, kept: Kept | None, size: int) -> 
     if made is None:
         made = _one_by_one(call, piece, found, kept, size, local.first(0))
         blocks.loops[id(piece)] = None  # only the compiled loop had an error
-    _keep(call, found, made, local, level)
+    _store_values(call, found, made, local, level)
     return True
 
 
@@ -202,7 +202,7 @@ def _received(call: RankCall, piece: Part, kept: Kept | None) -> dict[Variable, 
     }
 
 
-def _loop(
+def _compiled_loop(
     call: RankCall, piece: Part, found: PartInBlocks, kept: Kept | None
 ) -> Loop | None:
     """Return a compiled loop that runs a part on all blocks, or None."""
@@ -278,7 +278,7 @@ def _each_block(
         call.rows, call.values, call.by_block = rows, values, by_block
 
 
-def _keep(
+def _store_values(
     call: RankCall, found: PartInBlocks, made: Looped, local: BlockCut, level: int
 ) -> None:
     """Store the values of a part in blocks: own ones, and subtrees for other ranks."""
