@@ -85,6 +85,7 @@ class TreeBuffer:
         self._part = slots[..., start:stop], averages, products, self._total[start:stop]
 
     def _fits(self, columns: Columns) -> bool:
+        """Return whether a rank's columns are those of this buffer."""
         if columns is not self._known and columns.each == self._columns.each:
             self._known = columns
         return columns is self._known

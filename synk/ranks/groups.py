@@ -80,7 +80,7 @@ class RankGroups:
         place = SESSION.asked.places[0]
         is_chosen = place.threads != len(place.cores)
         self._threads = place.threads if is_chosen else None
-        # A leader locks the byte of its group; the lock goes with the process.
+        # `_free` locks the byte of the leader's group; the lock ends with the process.
         self._leaders = new_memory("leaders-of-groups")
 
     def __len__(self) -> int:
@@ -101,6 +101,7 @@ class RankGroups:
         self.is_leader = True
 
     def _free(self) -> int:
+        """Return a group that no other process has locked, or else wait for group 0."""
         for number in range(len(self)):
             with contextlib.suppress(BlockingIOError):
                 how = fcntl.LOCK_EX | fcntl.LOCK_NB
@@ -293,7 +294,7 @@ class Leaders:
 
 
 class Group:
-    """Some of the ranks, as :func:`synk.groups` returns them.
+    """A group of ranks, as :func:`synk.groups` returns them.
 
     A group computes for one caller at a time. Different groups compute side by side for
     different threads of the script. A group's *leader* is a process forked from the

@@ -98,6 +98,7 @@ class MasterChannel:
             control.launched[rank].post()
 
     def _place(self, data: bytes) -> int:
+        """Write a message to the room or a new segment; return the word LENGTH."""
         if len(data) <= MESSAGE_ROOM:
             self._control.message[: len(data)] = data
             return len(data)
@@ -148,10 +149,12 @@ class MasterChannel:
         ]
 
     def _look_about(self, deadline: float) -> None:
+        """Raise if a rank has died, or Expired after the deadline."""
         self._watch()
         self._limit.check(deadline, f"ranks {self.pending()} did not answer")
 
     def _read(self, rank: int) -> Any:
+        """Return the reply of a rank, unpickled."""
         control = self._control
         length = control.words[control.rank_word(rank, REPLY_LENGTH)]
         try:
@@ -314,6 +317,7 @@ def find(module: str, name: str) -> Callable:
 
 
 def _fetch(room: memoryview, length: int) -> bytes:
+    """Return the bytes in a room, or in the segment whose place the room has."""
     if length < IN_SEGMENT:
         return bytes(room[:length])
     segment = Segment.attach(*pickle.loads(room))

@@ -195,6 +195,7 @@ class RecordsReader:
         self._memory, self._size = memoryview(data), size
 
     def _part(self, rank: int) -> memoryview:
+        """Return the part of the records that `rank` writes."""
         start = _HEADER_ROOM + rank * _RANK_ROOM
         return self._memory[start : start + _RANK_ROOM]
 

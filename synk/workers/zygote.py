@@ -169,6 +169,7 @@ class Zygote:
             self.watch(0.1)
 
     def _ask(self, what: int, data: bytes = b"") -> None:
+        """Send a request (see `REQUEST`), followed by `data`."""
         if self._is_closed or self._requests is None:
             raise StateError(_CLOSED)
         self._written = 0
