@@ -609,8 +609,8 @@ def _refusing(functions: Sequence[Callable]) -> Iterator[None]:
 
     def refused(*args: Any, **kwargs: Any) -> None:
         raise NotImplementedError(
-            "dropout, or batch normalisation by all ranks' rows, in"
-            " torch.utils.checkpoint"
+            "torch.utils.checkpoint cannot have layers of dropout, or of batch"
+            " normalisation by all ranks' rows"
         )
 
     plain = {each.__name__: each for each in functions}

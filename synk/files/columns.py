@@ -186,7 +186,7 @@ class ImageColumn(Column):
             return np.ascontiguousarray(np.broadcast_to(array, self._whole))
         except ValueError:
             raise ValueError(
-                f"{name} has shape {np.shape(value)}, and images {self._whole}: it is a"
+                f"{name} has shape {np.shape(value)}, and images {self._whole}: give a"
                 " number, one for each channel, or an image"
             ) from None
 

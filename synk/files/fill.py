@@ -27,7 +27,7 @@ class Lines:
 
     def __init__(self, arrays: Sequence[np.ndarray], rows: int) -> None:
         if any(len(array) != rows for array in arrays):
-            raise ValueError(f"{[len(a) for a in arrays]} rows, where {rows} were")
+            raise ValueError(f"{[len(a) for a in arrays]} rows, {rows} are expected")
         self.arrays = arrays  # keeps the memory behind the addresses
         self.addresses = [address(array) for array in arrays]
 

@@ -216,7 +216,7 @@ def can_read(rows: Rows) -> bool:
         weakref.finalize(rows, SESSION.notify, "reader", number).atexit = False
         if why:
             warnings.warn(
-                f"the first machine reads {rows!r} for all: another cannot, {why[0]}",
+                f"the first machine reads {rows!r} for all, as one cannot: {why[0]}",
                 RuntimeWarning,
                 stacklevel=callers_level(),
             )

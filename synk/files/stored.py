@@ -54,7 +54,10 @@ class Stored(NamedTuple):
         names = None if self.name is None else [self.name]
         (found,) = stored_in(self.path, names)
         if (found.shape, found.dtype) != (self.shape, self.dtype):
-            raise ValueError(f"{self.path}: it has {found.dtype} {found.shape}")
+            raise ValueError(
+                f"{self.path}: here it has {found.dtype} {found.shape}, and on the"
+                f" first machine {self.dtype} {self.shape}"
+            )
         return found._replace(cache=self.cache)
 
     def arrays(self) -> list[np.ndarray]:
@@ -124,7 +127,7 @@ def stored_in(path: str, names: Sequence[Any] | None) -> list[Stored]:
         for stored in found:
             if stored.dtype.kind not in "biuf" or not stored.shape:
                 raise ValueError(
-                    f"no rows of numbers, but {stored.dtype} {stored.shape}"
+                    f"rows of numbers are expected: {stored.dtype} {stored.shape}"
                 )
     return found
 
@@ -151,7 +154,7 @@ def _find_npy(path: str, names: Sequence[str] | None) -> list[tuple]:
         raise ValueError(f"it has one array, and no {', '.join(names)}")
     array = np.load(path, mmap_mode="r")
     if not isinstance(array, np.memmap):
-        raise ValueError("no array, but an archive of some")
+        raise ValueError("one array is expected, and it is an archive of arrays")
     is_fortran = array.flags.f_contiguous and not array.flags.c_contiguous
     return [(None, array.shape, array.dtype, array.offset, is_fortran)]
 

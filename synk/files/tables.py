@@ -98,7 +98,7 @@ def _whole(array: Any, name: str, fill: float | None) -> np.ndarray:
             " say by fill= what to put there"
         )
     if array.dtype.kind in "biu" and fill != int(fill):
-        raise ValueError(f"column {name!r} is of {array.dtype}: fill={fill} is not")
+        raise ValueError(f"column {name!r} is of {array.dtype}: fill={fill} is no int")
     return array.filled(fill)
 
 

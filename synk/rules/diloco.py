@@ -61,8 +61,8 @@ class DiLoCo(Rule):
         self.delay = int(check_at_least("delay", delay))
         if self.fragments > self.every or self.delay >= self.every:
             raise ValueError(
-                f"every={every} steps a fragment is exchanged: there is no room for"
-                f" fragments={fragments} and a delay of {delay}"
+                f"every={every} steps each fragment is exchanged: fragments={fragments}"
+                f" must be at most that, and delay={delay} less"
             )
         self.mixing = (0.5 if delay else 0.0) if mixing is None else mixing
         self.outer = Optimiser(optimiser, learning_rate=learning_rate)

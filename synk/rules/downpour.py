@@ -96,6 +96,6 @@ class Downpour(ASGD):
     def check(self, n: int) -> None:
         if self.max_staleness is not None and self.max_staleness < n - 1:
             raise ValueError(
-                f"max_staleness={self.max_staleness} with {n} workers: each of the"
-                f" others comes once between two exchanges of one, so {n - 1} at least"
+                f"max_staleness={self.max_staleness} with {n} workers: between two"
+                f" exchanges of one all others make theirs, so take {n - 1} at least"
             )

@@ -55,7 +55,7 @@ def check_same(path: Path, what: str, found: Any, expected: Any) -> None:
     """Raise CheckpointError unless the file's value of `what` is this trainer's."""
     if found != expected:
         raise CheckpointError(
-            f"{path} is of {what} {found}, and this trainer has {expected}"
+            f"{path} was saved with {what} {found}, and this trainer has {expected}"
         )
 
 
@@ -149,8 +149,8 @@ def check_number_of_ranks(
         why = [f"by {rule!r} each rank has parameters of its own"]
     if why:
         raise CheckpointError(
-            f"{path} is of {ranks} ranks, and there are {SESSION.size}, but only what"
-            f" is replicated can be that of another number: {why[0]}"
+            f"{path} is of {ranks} ranks, and there are {SESSION.size}, but only"
+            f" replicated variables fit another number of ranks: {why[0]}"
         )
 
 

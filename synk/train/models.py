@@ -539,7 +539,7 @@ def step(
         raise TypeError(f"parameters must be arrays of one float dtype, got {shown}")
     rows = [_variable(each, i) for i, each in enumerate(inputs)]
     if not rows:
-        raise ValueError("inputs: name what the step is called with")
+        raise ValueError("inputs must not be empty: name those of the step")
     held = _ModelVariables(model, copy)
     parameters, buffers, kept = held.variables.values()
     own = [*parameters, *buffers, held.settings]
