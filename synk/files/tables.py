@@ -97,7 +97,7 @@ def _whole(array: Any, name: str, fill: float | None) -> np.ndarray:
             f"column {name!r} has {int(array.mask.sum())} rows in which it is missing:"
             " say by fill= what to put there"
         )
-    if array.dtype.kind in "biu" and fill != int(fill):
+    if array.dtype.kind in "biu" and fill % 1 != 0:  # NaN and infinity, too
         raise ValueError(f"column {name!r} is of {array.dtype}: fill={fill} is no int")
     return array.filled(fill)
 

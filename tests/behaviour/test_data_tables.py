@@ -158,8 +158,9 @@ def test_what_is_missing_is_an_error_or_filled(tmp_path):
     )
     (x,) = synk.files.table(tmp_path, ["x"], fill=np.nan).take([1])
     assert np.isnan(x[0])
-    with pytest.raises(ValueError, match="column 'n' is of int64: fill="):
-        synk.files.table(tmp_path, ["n"], fill=0.5).take([0])
+    for fill in (0.5, np.nan, np.inf):
+        with pytest.raises(ValueError, match="column 'n' is of int64: fill="):
+            synk.files.table(tmp_path, ["n"], fill=fill).take([0])
 
 
 def test_lists_of_one_length_are_vectors(tmp_path):
