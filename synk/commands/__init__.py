@@ -1,1 +1,1 @@
-"""The subcommands of `python -m synk`; each module has a ``main(argv) -> int``."""
+"""The subcommands of `python -m synk`: each takes `argv`, returns the exit status."""

@@ -1,4 +1,4 @@
-"""``python -m synk info``: what synk sees of the machine, and would fork."""
+"""``python -m synk info``: what synk finds on the machine, and would fork."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ from ..workers.control import Control
 from ..workers.devices import GPU
 
 WIDTH = 96
-"""Columns; lines that would be longer are continued below their value."""
+"""The most columns of a line; longer values go on in the next line."""
 
 PACKAGES = ("synk", "pytensor", "numpy", "scipy", "numba", "threadpoolctl")
 OPTIONAL = ("jax", "torch")
 NCCL = ("nvidia-nccl-cu13", "nvidia-nccl-cu12")
-"""What brings the library; which one is used where both are, the loader decides."""
+"""Packages with the NCCL library. If both are installed, the loader chooses."""
 MISSING = "not installed"
 _LABEL = 14
 _MAX_RANKS = 16
@@ -59,7 +59,7 @@ def info(argv: Sequence[str]) -> int:
     for node, (host, bound, cores) in enumerate(seen):
         takes = f"{count(len(cores), 'rank')} on {ranges(cores)}"
         rows.append((f"node {node}", f"{host}, bound to {ranges(bound)}: {takes}"))
-    if launched.rank == 0:  # of several the first prints
+    if launched.rank == 0:  # only the first process prints
         print(_as_text({"nodes": rows}))
     return 0
 
@@ -85,8 +85,8 @@ def _as_text(sections: Mapping[str, Rows]) -> str:
 def refusal(n: int | None = None) -> str | None:
     """Return why ``synk.fork(n)`` would fail in this process, or None if it would not.
 
-    What every session begins with is made, and dropped: its control segment. That
-    shows a system that has no such memory, or forbids it.
+    This makes and drops a session's control segment, which fails on a system without
+    such memory.
     """
     try:
         check_can_fork(SESSION.state, SESSION.rank, SESSION.size)
@@ -150,7 +150,7 @@ def _gpus() -> Rows:
 
 
 def _no_gpus() -> str:
-    """Say that none was found, and why if there seem to be some."""
+    """Return words for no GPU, and why synk finds none if the machine has some."""
     cards = list(Path("/proc/driver/nvidia/gpus").glob("*"))
     if not cards and not Path("/dev/nvidiactl").exists():
         return "none"
@@ -160,7 +160,7 @@ def _no_gpus() -> str:
 
 
 def _peers(found: list[GPU]) -> str:
-    """Say which GPUs read the memory of others directly."""
+    """Return which GPUs can read each other's memory directly, in words."""
     reads = devices.peer_access(found)
     groups = {tuple(i for i, reaches in enumerate(row) if reaches) for row in reads}
     if len(groups) == 1:
@@ -169,7 +169,7 @@ def _peers(found: list[GPU]) -> str:
 
 
 def _memory() -> Rows:
-    """Say what limits memory, shared memory included."""
+    """Return rows with the limits of memory, which hold for shared memory, too."""
     rows = []
     for limit in memory_limits():
         free = f"{gibibytes(limit.total)}, {gibibytes(limit.free)} available"
@@ -180,7 +180,7 @@ def _memory() -> Rows:
 
 
 def _huge_pages() -> str:
-    """Say whether rows lie in huge pages, and what to do if not."""
+    """Return whether rows lie in huge pages, and what to do if not, in words."""
     if mapping.are_huge_given():
         return f"given for rows, {gibibytes(mapping.HUGE)} each"
     if not mapping.HUGE:
@@ -235,7 +235,7 @@ def _fork(n: int | None) -> Rows:
 
 
 def ranges(numbers: Sequence[int]) -> str:
-    """Write ascending numbers as ranges.
+    """Return ascending numbers as text, with ranges.
 
     >>> ranges([0, 1, 2, 5, 7, 8])
     '0-2,5,7-8'
@@ -250,7 +250,7 @@ def ranges(numbers: Sequence[int]) -> str:
 
 
 def gibibytes(nbytes: int) -> str:
-    """Write a number of bytes.
+    """Return a number of bytes as text.
 
     >>> gibibytes(3 << 29), gibibytes(64 << 20)
     ('1.5 GiB', '64 MiB')

@@ -1,7 +1,7 @@
 """``python -m synk --parallel script.py``: run a script's functions on ranks.
 
-The script is run as it is by `commands.script`; `parallel_functions` does the rest.
-When it ends, one line on stderr says what has become of its functions.
+`commands.script` runs the unchanged script, and `parallel_functions` its functions. At
+the end, one line on stderr says how many functions ran on ranks.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from . import script
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run a script to its end, of ``--parallel [options] script [arguments]``."""
+    """Run a script; `argv` is ``--parallel [options] script [arguments]``."""
     parser = argparse.ArgumentParser(
         prog="python -m synk --parallel",
         description="Run the functions of a script on ranks, where these are faster.",
@@ -45,7 +45,7 @@ def main(argv: Sequence[str]) -> int:
 
 @contextmanager
 def _parallel(n: int | None, every: bool, explains: bool) -> Iterator[None]:
-    """Have functions that are made in a ``with`` block run by ranks; tell of them."""
+    """Run functions made in a ``with`` block on ranks; print a report at its end."""
     functions = parallel_functions(n, every=every)
     try:
         with functions:

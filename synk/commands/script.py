@@ -1,9 +1,9 @@
-"""``python -m synk script.py``: run a script that imports theano or synkhronos first.
+"""``python -m synk script.py``: run a script that imports theano before synk.
 
-The script runs as ``python script.py`` would run it: with its own ``sys.argv``,
-``sys.path[0]`` and ``__main__``, and with its exit status; a traceback begins with its
-first line. What it starts in turn, Python programs and processes of multiprocessing,
-finds the two names in the folder ``on_path``, which is appended to ``PYTHONPATH``.
+The script runs as with ``python script.py``: with its own ``sys.argv``, ``sys.path[0]``
+and ``__main__``, and its own exit status; tracebacks begin with the script's frame.
+Python programs and processes of multiprocessing that it starts find ``theano`` and
+``synkhronos`` in the folder ``on_path``, which is appended to ``PYTHONPATH``.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ def main(
     argv: Sequence[str],
     within: Callable[[], AbstractContextManager] = nullcontext,
 ) -> int:
-    """Run a script with its arguments to its end: its own exit is its exception.
+    """Run the script ``argv[0]``; return 0, or 2 if there is no such script.
 
-    What `within` returns is entered around it. Returned is 2 if there is no such
-    script, else 0.
+    The script runs within the context manager that `within` returns. Its exceptions,
+    `SystemExit` among them, are raised.
     """
     path = os.path.abspath(argv[0])
     try:
@@ -57,7 +57,7 @@ def _run_on_nodes(
     path: str,
     within: Callable[[], AbstractContextManager],
 ) -> int:
-    """Run a script on node 0, and serve it on others."""
+    """Run a script on node 0; on other nodes, serve node 0's commands."""
     from ..cluster.nodes import Cluster
     from ..ranks.serving import serve
     from ..ranks.session import SESSION
@@ -79,7 +79,7 @@ def _run_on_nodes(
 def run(source: bytes, path: str) -> None:
     """Run source code as the main module; its exceptions are raised.
 
-    The hook that prints them gets their tracebacks without the frames that led here.
+    ``sys.excepthook`` prints their tracebacks from the script's frame on.
     """
     code = None
     try:
@@ -94,14 +94,14 @@ def run(source: bytes, path: str) -> None:
             sys.last_traceback = shown  # for pdb.pm()
             hook(kind, value.with_traceback(shown), shown)
 
-        # Raised on, and not printed here: the interpreter makes the exit status of it,
-        # by which Ctrl-C ends a process by its signal.
+        # Raised, as the interpreter makes the exit status from it: after Ctrl-C, the
+        # process ends by its signal.
         sys.excepthook = print_it
         raise
 
 
 def _main_module(path: str) -> ModuleType:
-    """Put an empty module in the place of ``__main__``, as for a script at `path`."""
+    """Replace ``__main__`` by an empty module for the script at `path`; return it."""
     module = ModuleType("__main__")
     module.__file__ = path
     module.__loader__ = SourceFileLoader("__main__", path)
@@ -116,18 +116,18 @@ def _main_module(path: str) -> ModuleType:
 def _from_script(
     traceback: TracebackType | None, code: CodeType | None
 ) -> TracebackType | None:
-    """Return a traceback from the script's own frame on; None if it has none."""
+    """Return a traceback from the script's frame on; None if it has no such frame."""
     while traceback is not None and traceback.tb_frame.f_code is not code:
         traceback = traceback.tb_next
     return traceback
 
 
 def _offer_names() -> None:
-    """Have programs that the script starts find ``theano`` and ``synkhronos``.
+    """Let programs that the script starts find ``theano`` and ``synkhronos``.
 
-    They come last, so that a real package is found first.
+    The folder comes last, so that an installed package is found first.
     """
-    sys.path.append(str(ON_PATH))  # processes of multiprocessing take this over
+    sys.path.append(str(ON_PATH))  # processes of multiprocessing inherit this
     paths = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     if str(ON_PATH) not in paths:
         os.environ["PYTHONPATH"] = os.pathsep.join([*filter(None, paths), str(ON_PATH)])

@@ -1,9 +1,8 @@
 """The sessions of this user on this machine: ``python -m synk ps`` and ``clean``.
 
-Each process of a session has the segment of its flight records open, see
-`workers.recorder`, whatever has become of the others. So a session is found in
-``/proc`` as long as any of its processes is there, and by nothing else: there is no
-register of sessions that could be wrong.
+Each process of a session has the segment with the session's records open (see
+`workers.recorder`). So `find_sessions` finds a session in ``/proc`` as long as one of
+its processes lives. There is no list of sessions elsewhere that could be wrong.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from ..workers.recorder import Owner, RankEvent, RecordsReader, lines_of, owner_
 from .info import WIDTH, gibibytes
 
 _SEGMENT = re.compile(r"/(?:memfd:|dev/shm/)synk-\S+ \(deleted\)")
-"""What the link of an open segment looks like."""
+"""The targets of links in ``/proc/<pid>/fd`` that are segments of synk."""
 
 _STATES = {"R": "running", "S": "sleeping", "D": "in the kernel", "I": "idle"}
 _STATES |= {"T": "stopped", "t": "traced", "Z": "dead", "X": "dead"}
@@ -38,13 +37,13 @@ _NAME = re.compile(r"(?:sem\.)?synk-(\d+)-\d+")
 _DEADLINE = 5.0
 
 Key = tuple[int, int]
-"""What tells a segment from all others: device and inode."""
+"""The identity of a segment: device and inode."""
 
 
 class Process(NamedTuple):
-    """What the kernel says of a process: `seconds` are of processor time.
+    """A process: its state, processor time in seconds, start, and parent's id.
 
-    `started` is in clock ticks from the start of the machine, see `recorder.Owner`.
+    `started` is in clock ticks since the machine's start, as in `recorder.Owner`.
     """
 
     state: str
@@ -55,36 +54,36 @@ class Process(NamedTuple):
 
 @dataclass
 class FoundSession:
-    """A session, or what is left of one."""
+    """A session, or the remaining processes of one."""
 
     owner: Owner
-    pids: list[int]  # the ranks'; 0 for one that has not started
-    last: list[RankEvent | None]
-    histories: list[list[RankEvent]]  # what each rank has done before, the oldest first
+    pids: list[int]  # of the ranks; 0 for one that has not started
+    last: list[RankEvent | None]  # what each rank is doing
+    histories: list[list[RankEvent]]  # earlier events of each rank, the oldest first
     holders: set[int] = field(default_factory=set)
-    """The processes that have the session's records open. Children that the script has
-    forked may be among them."""
+    """The processes that have the session's records open. They may include children
+    that the script has forked."""
     segments: dict[Key, int] = field(default_factory=dict)
-    """The bytes of the segments that its master and ranks have open."""
+    """The bytes of each segment that its master and ranks have open."""
 
     @property
     def is_orphan(self) -> bool:
-        """Whether its master is gone."""
+        """Whether the session's master has ended."""
         master = process(self.owner.master)
         is_it = master is not None and master.started == self.owner.started
         return not is_it or master is None or master.state == "dead"
 
 
 def find_sessions() -> list[FoundSession]:
-    """Return all sessions of this user, by the process ids of their masters.
+    """Return all sessions of this user, in the order of their masters' process ids.
 
-    Those of another PID namespace, as of a container, are left out: the numbers that
-    their processes have there are others' here.
+    Sessions of another PID namespace, such as a container's, are left out, as their
+    process ids mean other processes here.
     """
     found: dict[Key, FoundSession | None] = {}
     held: dict[int, dict[Key, int]] = {}
     for pid, path in _open_segments():
-        with contextlib.suppress(OSError):  # it may be closed while we look
+        with contextlib.suppress(OSError):  # it may be closed meanwhile
             stat = os.stat(path)
             key = stat.st_dev, stat.st_ino
             held.setdefault(pid, {})[key] = stat.st_blocks * 512
@@ -101,9 +100,9 @@ def find_sessions() -> list[FoundSession]:
 
 
 def _open_segments() -> Iterator[tuple[int, str]]:
-    """Yield the processes of this user, and links to the segments that they have."""
+    """Yield (pid, path) for each segment that a process of this user has open."""
     for folder in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):  # it may end while we look
+        with contextlib.suppress(OSError):  # it may end meanwhile
             if folder.stat().st_uid != os.getuid():
                 continue
             for entry in os.scandir(folder / "fd"):
@@ -113,7 +112,7 @@ def _open_segments() -> Iterator[tuple[int, str]]:
 
 
 def _read(path: str) -> FoundSession | None:
-    """Return the session whose records a segment has; None if it has none."""
+    """Return the session whose records are in a segment; None for other segments."""
     data = Path(path).read_bytes()
     owner = owner_of(data)
     if owner is None or owner.namespace != os.stat("/proc/self/ns/pid").st_ino:
@@ -124,7 +123,7 @@ def _read(path: str) -> FoundSession | None:
 
 
 def process(pid: int) -> Process | None:
-    """Return what the kernel says of a process; None if there is none."""
+    """Return a process by its id; None if there is none."""
     if not (fields := proc.stat(pid)):
         return None
     ticks = int(fields[11]) + int(fields[12])
@@ -197,7 +196,7 @@ def _row(rank: int, pid: int, event: RankEvent | None, now: int) -> tuple[str, .
 
 
 def duration(seconds: float) -> str:
-    """Write a number of seconds.
+    """Return a number of seconds in words.
 
     >>> duration(0.04), duration(75.2), duration(7300), duration(200_000)
     ('0.0 s', '1 min 15 s', '2 h 1 min', '2 d 7 h')
@@ -256,10 +255,10 @@ def clean(argv: Sequence[str]) -> int:
 
 
 def _orphans() -> Iterator[tuple[int, str]]:
-    """Yield the zygotes and ranks of sessions whose master is gone, and what they are.
+    """Yield (pid, text) for zygotes and ranks of sessions whose master is gone.
 
-    Only such as have the records of their session open, and their parent: a process
-    that has one of their numbers by now has not.
+    These have the session's records open, or are the zygote that is the parent of such
+    ranks. Another process with a reused id is neither.
     """
     for session in find_sessions():
         if not session.is_orphan:
@@ -268,7 +267,7 @@ def _orphans() -> Iterator[tuple[int, str]]:
         known = {session.owner.zygote: "zygote"}
         known |= {pid: f"rank {rank}" for rank, pid in enumerate(session.pids) if rank}
         ours = known.keys() & session.holders
-        # One that was forked before the session has not its records, but its ranks.
+        # A zygote older than the session has no records open, but has forked ranks.
         parents = {found.parent for pid in ours if (found := process(pid)) is not None}
         for pid in sorted(ours | (parents & {session.owner.zygote})):
             found = process(pid)
@@ -278,9 +277,9 @@ def _orphans() -> Iterator[tuple[int, str]]:
 
 
 def _leftovers() -> Iterator[Path]:
-    """Yield names in ``/dev/shm`` of this user whose processes are gone.
+    """Yield this user's synk files in ``/dev/shm`` whose processes are gone.
 
-    Nobody ever opens a segment by its name.
+    No process opens a segment by its name, so they can be removed.
     """
     for path in sorted(_SHARED_MEMORY.glob("*synk-*")):
         match = _NAME.fullmatch(path.name)
@@ -291,7 +290,7 @@ def _leftovers() -> Iterator[Path]:
 
 
 def _ends(pid: int) -> bool:
-    """Wait for the end of a process that was killed; return whether it came."""
+    """Wait for a killed process to end; return False if it has not within 5 s."""
     deadline = time.monotonic() + _DEADLINE
     while (found := process(pid)) is not None and found.state != "dead":
         if time.monotonic() > deadline:

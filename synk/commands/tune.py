@@ -27,7 +27,7 @@ def tune(argv: Sequence[str]) -> int:
 
 
 def _line(record: Record) -> str:
-    """Return a record as a line, with what the plans took beside the fastest."""
+    """Return a record as text: the function, the fastest plan, and all times."""
     machine = f"{record.ranks} ranks with {record.cores} cores each"
     head = f"{record.function}, about {record.rows:,} rows, {machine}"
     ways = sorted(record.measured.items(), key=lambda way: way[1])

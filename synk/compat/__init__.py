@@ -1,12 +1,12 @@
 """Theano-MPI's model classes, trained on synk's ranks; mpi_learn's model files.
 
-A class that was written for Theano-MPI's rules stays as it is: its constructor, its
-`compile_iter_fns`, `train_iter`, `val_iter` and the others of `contract`. ::
+A class that was written for Theano-MPI's rules needs no change: its constructor, its
+`compile_iter_fns`, `train_iter`, `val_iter` and the others of `contract` are called. ::
 
-    script                  every rank, the script's too
+    script                  every rank, with the script's process
 
     rule = EASGD()
-    rule.init(...)          remembers
+    rule.init(...)          keeps its arguments
     rule.wait()      ---->  builds the model, compiles its functions
       an epoch       ---->  train_iter, and exchanges after it
                      ---->  val_iter
@@ -14,8 +14,8 @@ A class that was written for Theano-MPI's rules stays as it is: its constructor,
                      ---->  cleanup
     rule.model, rule.recorder
 
-What comes next is decided in the script's process, for all ranks at once: so none waits
-for one that has stopped. Exchanges are those of `synk.rules`.
+The script's process decides each step for all ranks, so that no rank waits for one that
+has stopped. Exchanges are those of `synk.rules`.
 
 The module is not imported with the package: ``from synk.compat import BSP``.
 """

@@ -1,4 +1,4 @@
-"""What Theano-MPI's rules call of a model class; it is checked before training."""
+"""The methods and attributes that Theano-MPI's rules need of a model, and checks."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ VALUES = (
 _MISSING = object()
 
 WHOLE_STEP = "avg"
-"""What a model is told of how parameters are exchanged: its steps are whole ones."""
+"""The `sync_type` for models: "avg", so that `train_iter` makes whole steps."""
 
 
 def check_file(modelfile: str) -> None:
-    """Raise if there is no such module; its package is imported, itself not."""
+    """Raise ModuleNotFoundError if there is no such module; does not import it."""
     if modelfile not in sys.modules and importlib.util.find_spec(modelfile) is None:
         raise ModuleNotFoundError(
             f"there is no module {modelfile!r}: modelfile is a name as in an import,"
@@ -59,7 +59,7 @@ def find_class(modelfile: str, modelclass: str) -> Callable[[dict], Any]:
 
 
 def check(model: Any) -> None:
-    """Raise unless a model has all that rules call; say all that is missing."""
+    """Raise TypeError or ValueError unless a model has all that rules need."""
     missing = [
         *(name for name in VALUES if _get(model, name) is _MISSING),
         *(f"{name}()" for name in FUNCTIONS if not callable(_get(model, name))),
@@ -81,9 +81,9 @@ def check(model: Any) -> None:
 
 
 def compile_functions(model: Any) -> None:
-    """Have a model compile its functions, whichever signature that has.
+    """Call a model's `compile_iter_fns`, with the arguments that it takes.
 
-    It may take nothing, `sync_type` with or without a default, or any one argument.
+    It may take none, `sync_type` with or without a default, or one other argument.
     """
     method = model.compile_iter_fns
     for options in ({"sync_type": WHOLE_STEP}, {}):
@@ -97,11 +97,11 @@ def compile_functions(model: Any) -> None:
 
 @contextlib.contextmanager
 def whole_step(model: Any) -> Iterator[None]:
-    """Raise if a step, made in a ``with`` block, leaves its second half to others.
+    """Raise TypeError if the step in a ``with`` block is only the half step of "cdd".
 
-    In Theano-MPI's "cdd" a step only computed velocities, `vels`. The exchanger left
-    their sum in `vels2`, and the next step began with moving the parameters by it. Such
-    functions move nothing here, where nobody writes to `vels2`.
+    In Theano-MPI's "cdd" a step only computed velocities, `vels`. The exchanger wrote
+    their sum to `vels2`, and the next step first moved the parameters by that. synk
+    does not write to `vels2`, so such a step would never move the parameters.
     """
     velocities = getattr(model, "vels", None) or ()
     before = _values(model.params), _values(velocities)

@@ -15,17 +15,17 @@ def load_keras_json(
 ) -> Any:
     """Return the Keras model that a JSON file describes, as mpi_learn's drivers do.
 
-    Keras 2 is imported; its backend is to be Theano's (``KERAS_BACKEND=theano``). The
-    model is to be compiled then, and :class:`synk.Trainer` takes it as a step.
+    This imports Keras 2, whose backend must be Theano's (``KERAS_BACKEND=theano``).
+    After ``model.compile(...)``, :class:`synk.Trainer` takes the model as a step.
 
     Parameters
     ----------
     path : str or Path
-        What ``model.to_json()`` has written.
+        A file with the text of ``model.to_json()``.
     weights : str or Path, optional
         A file of ``model.save_weights``; by default weights are drawn.
     custom_objects : dict of str to class or function, optional
-        What the file names that is not Keras's own.
+        Objects named in the file that are not Keras's own.
 
     Returns
     -------

@@ -1,4 +1,4 @@
-"""Records of training, as Theano-MPI's recorder had them, in a file anyone can read."""
+"""Records of training, those of Theano-MPI's recorder, in a JSON file."""
 
 from __future__ import annotations
 
@@ -16,23 +16,24 @@ FILE = "inforec.json"
 
 
 class Recorder:
-    """What a model tells of its steps, and how long they took.
+    """Records of costs, errors and times, which a model reports.
 
     Parameters
     ----------
     print_freq : int
         After how many batches of all workers there is a record.
     name : str
-        The model's.
+        The model's name.
     verbose : bool
         Whether records are printed, too.
 
     Attributes
     ----------
     train_info : list of [count, cost, error]
-        Means of what `train_error` was told since the last record; of rank 0's batches.
+        Means over rank 0's batches since the last record, as given to `train_error`.
+        `count` is the number of batches that all workers have trained, here and below.
     val_info : list of [count, cost, error, top-5 error]
-        Of all ranks that have validated.
+        Means over the batches of all ranks that validate.
     epoch_time : list of [count, seconds]
     all_time : list of [count, total, calc, sync, comm, wait]
         Seconds of rank 0 since the last record: computing, waiting for other ranks,
@@ -56,11 +57,11 @@ class Recorder:
     # -- what a model calls
 
     def start(self) -> None:
-        """Begin to measure what `end` names."""
+        """Start the clock for `end`."""
         self._start = perf_counter()
 
     def end(self, mode: str) -> None:
-        """Add the time since `start`.
+        """Add the time since `start` to that of a mode.
 
         Parameters
         ----------
@@ -69,26 +70,24 @@ class Recorder:
         self.add_time(mode, perf_counter() - self._start)
 
     def train_error(self, count: int, cost: float, error: float) -> None:
-        """Take note of a step, of a sub-batch.
+        """Add the cost and error of a training step, on a sub-batch.
 
         Parameters
         ----------
         count : int
         cost, error : float
-            Of the sub-batch.
         """
         self._trained.append((float(cost), float(error)))
 
     def val_error(
         self, count: int, cost: float, error: float, error_top5: float = float("nan")
     ) -> None:
-        """Take note of a sub-batch of validation.
+        """Add the cost and errors of a sub-batch of validation.
 
         Parameters
         ----------
         count : int
         cost, error, error_top5 : float
-            Of the sub-batch.
         """
         self._validated.append((float(cost), float(error), float(error_top5)))
 
@@ -107,14 +106,14 @@ class Recorder:
         self._seconds[mode] += seconds
 
     def print_train_info(self, count: int, is_last: bool = False) -> None:
-        """Make a record of the steps, when `print_freq` batches have been trained.
+        """Make a record of the steps, each time `print_freq` more batches are trained.
 
         Parameters
         ----------
         count : int
-            Batches that all workers have trained.
+            The number of batches that all workers have trained.
         is_last : bool
-            Whether to make one anyway, as at the end of an epoch.
+            Whether to make a record anyway, as at the end of an epoch.
         """
         is_due = count // self.print_freq != self._printed
         if not is_due and not (is_last and self._trained):
@@ -134,7 +133,7 @@ class Recorder:
             print(f"  {sum(times):.3f} s ({spent})", flush=True)
 
     def take_val_info(self) -> list[tuple[float, ...]]:
-        """Return what `val_error` was told since then: cost, error, top-5 error."""
+        """Return and drop the values given to `val_error`: cost, error, top-5 error."""
         taken, self._validated = self._validated, []
         return taken
 
@@ -147,7 +146,7 @@ class Recorder:
         ----------
         count : int
         found : iterable of (cost, error, error_top5)
-            What `take_val_info` has returned on all ranks.
+            The results of `take_val_info` on all ranks.
 
         Returns
         -------
@@ -165,7 +164,7 @@ class Recorder:
         return self.val_info[-1]
 
     def start_epoch(self) -> None:
-        """Begin to measure an epoch."""
+        """Start the clock for `end_epoch`."""
         self._epoch_start = perf_counter()
 
     def end_epoch(self, count: int) -> None:
@@ -189,8 +188,8 @@ class Recorder:
         count : int
         lr : float
         path : str or path-like
-            A folder, which is made if it is not there. The file is a JSON object, whose
-            keys are those of the attributes.
+            A folder, which is made if it does not exist. The file is a JSON object,
+            with the names of the attributes as keys.
         """
         self.lr.append([count, float(lr)])
         file = Path(path) / FILE
@@ -200,7 +199,7 @@ class Recorder:
         written.replace(file)
 
     def load(self, path: str | os.PathLike[str] = "./inforec/") -> None:
-        """Go on with the records that `save` has written.
+        """Read the records that `save` has written, in place of the present ones.
 
         Parameters
         ----------

@@ -37,26 +37,26 @@ from .worker import (
 
 
 class ModelRule:
-    """What the rules have in common: `init` remembers, `wait` trains.
+    """The base of the rules: `init` keeps its arguments, `wait` trains.
 
     Attributes
     ----------
     model : object
-        Rank 0's, from when `wait` has built it. When that returns its parameters are
-        those to be used: the centre's, or the workers' mean.
+        Rank 0's model, which `wait` builds. When `wait` returns, the model has the
+        result's parameters: the centre's, or the workers' mean.
     recorder : Recorder
-        Of the whole training.
+        The records of the whole training.
     print_freq : int
         After how many batches of all workers there is a record of the costs.
     record_dir : str or None
-        The folder that the records are written to after each epoch.
+        The folder for the records, which are written after each epoch; None: none.
     snapshot_freq : int
         After how many epochs the model is saved; 0 for never.
     snapshot_dir : str
-        Where: by the model's ``save(path)``, or if it has none with `synk.save`, by the
-        parameters' places in `params`.
+        The folder for snapshots: files of the model's ``save(path)``, or if it has
+        none of `synk.save`, with the parameters named by their index in `params`.
     verbose : bool
-        Whether records are printed; rank 0 has it as ``config["verbose"]``.
+        Whether records are printed; rank 0's model gets it as ``config["verbose"]``.
     """
 
     print_freq = 40
@@ -66,7 +66,7 @@ class ModelRule:
     verbose = True
 
     _divides = False
-    """Whether each rank has a part of the data, or all of it."""
+    """Whether each rank has a part of the data; otherwise each has all of it."""
 
     def __init__(self) -> None:
         self.model: Any = None
@@ -75,14 +75,14 @@ class ModelRule:
 
     @entry
     def init(self, devices: Sequence[str], modelfile: str, modelclass: str) -> None:
-        """Say what is to be trained where; nothing is started yet.
+        """Set the devices and the model class; start nothing yet.
 
         Parameters
         ----------
         devices : list of str
-            One for each worker: ``"cuda0"`` and so on for GPUs, ``"cpu"`` for cores;
-            which one ``"cpu0"`` names makes no difference. All of them train, the first
-            is that of this process.
+            One for each worker: ``"cuda0"`` and so on for GPUs, ``"cpu"`` for cores.
+            The number in ``"cpu0"`` has no effect. All workers train; the first one is
+            this process.
         modelfile : str
             The module of the class, as in an import: ``"models.mlp"``.
         modelclass : str
@@ -107,7 +107,7 @@ class ModelRule:
         StateError
             If synk is forked already.
         TypeError, ValueError
-            If the model lacks what is called of it, or its ranks differ.
+            If the model lacks a method or attribute, or the ranks' models differ.
 
         Notes
         -----
@@ -131,7 +131,7 @@ class ModelRule:
             except BaseException as error:
                 try:
                     _clean_up(context)
-                except Exception as another:  # of a half-made model, for one
+                except Exception as another:  # for example of a half-made model
                     error.add_note(f"[synk] and then, in cleanup: {another!r}")
                 raise
             _clean_up(context)
@@ -139,7 +139,7 @@ class ModelRule:
         return self.recorder
 
     def _rule(self, n: int) -> rules.Rule:
-        """Return how `n` workers exchange parameters."""
+        """Return the training rule by which `n` workers exchange parameters."""
         raise NotImplementedError
 
     def _train(self, rule: rules.Rule, spec: ModelSpec) -> None:
@@ -160,7 +160,7 @@ class ModelRule:
                 workers.ready()
                 mine.recorder.start_epoch()
                 count, *_ = SESSION.run(worker_train, workers.number, epoch, count)
-                # From here to the next epoch the parameters are those to be used.
+                # From here to the next epoch, the model has the result's parameters.
                 workers.show()
                 if self._end_epoch(epoch, count):
                     break
@@ -169,14 +169,14 @@ class ModelRule:
             raise
 
     def _end_epoch(self, epoch: int, count: int) -> bool:
-        """Do what comes between two epochs; tell whether the model wants to stop."""
+        """Validate, record, save and adjust; return whether the model asks to stop."""
         model, recorder = self.model, self.recorder
         assert recorder is not None
         found = SESSION.run(worker_validate, count, self._divides)
         info = recorder.print_val_info(
             count, [row for _, rows in found for row in rows]
         )
-        recorder.end_epoch(count)  # before it is written
+        recorder.end_epoch(count)  # before the records are written
         if self.record_dir is not None:
             rate = float(np.asarray(model.shared_lr.get_value()))
             recorder.save(count, rate, self.record_dir)
@@ -200,23 +200,23 @@ class ModelRule:
 
 
 class BSP(ModelRule):
-    """Workers have a part of the data each, and meet after every sub-batch.
+    """Each worker has a part of the data, and all meet after every sub-batch.
 
     Attributes
     ----------
     sync_type : {"cdd", "avg"}
-        Of Theano-MPI, where "cdd" added velocities and "avg" averaged parameters. From
-        equal parameters both are the serial step on the mean gradient, for SGD and
-        momentum: so parameters are averaged here, whichever it is. For rules that are
-        not linear in the gradient, as Adam, it is local SGD.
+        Theano-MPI's option: "cdd" added velocities, and "avg" averaged parameters. With
+        equal parameters before, both give the serial step on the mean gradient, for SGD
+        and momentum. So synk averages parameters in both cases. With optimisers that
+        are not linear in the gradient, such as Adam, this is local SGD.
     exch_strategy : str
-        Of Theano-MPI: the way between GPUs. Here there is one, shared memory, and no
-        rounding to 16 bits: strategies that end in 16 are refused.
+        Theano-MPI's way of exchange between GPUs. synk always uses shared memory, and
+        never rounds to 16 bits: strategies that end in 16 raise an error.
 
     Notes
     -----
-    Models are given their rank and the number of workers. If these have different
-    numbers of batches, the last ones are the mean of those who have some.
+    Models get their rank and the number of workers. If workers have different numbers
+    of batches, the last steps are the mean of the workers that have a batch left.
     """
 
     sync_type = "cdd"
@@ -238,22 +238,22 @@ class BSP(ModelRule):
 
 
 class EASGD(ModelRule):
-    """Workers train by themselves, and pull at a centre: elastic averaging.
+    """Each worker trains by itself, coupled to a centre: elastic averaging.
 
     Attributes
     ----------
     every : int
         After how many of its batches a worker exchanges.
     beta : float
-        As of `synk.rules.EASGD`: each exchange moves both sides by ``beta / n`` of
-        their difference. Theano-MPI's half is ``beta = n / 2``.
+        As in `synk.rules.EASGD`: each exchange moves both sides by ``beta / n`` of
+        their difference. Theano-MPI's one half is ``beta = n / 2``.
 
     Notes
     -----
-    Models are told that they are rank 0 of 1, as each has all of the data;
-    ``config["worker"]`` is the number of the worker. An epoch is as many batches as
-    the data has, of all workers together: who is ready takes the next. No worker is
-    a server. Validation is of the centre, in rank 0; then workers go on with their own
+    Each model gets rank 0 and size 1 in its `config`, as it has all of the data;
+    ``config["worker"]`` is the number of the worker. In an epoch all workers together
+    train as many batches as the data has; a worker that is ready takes the next one. No
+    worker is a server. Rank 0 validates the centre; then workers go on with their own
     parameters.
     """
 
@@ -265,19 +265,19 @@ class EASGD(ModelRule):
 
 
 class GOSGD(ModelRule):
-    """Workers train by themselves, and now and then one sends itself to another.
+    """Each worker trains by itself, and sometimes sends its parameters to another.
 
     Attributes
     ----------
     p : float
-        The probability that it does, after each of its batches.
+        The probability of sending, after each batch of a worker.
     seed : int
-        Of the draws; each worker has a stream of its own.
+        The seed of these draws; each worker has a stream of its own.
 
     Notes
     -----
-    Data and epochs are as with `EASGD`. What is validated, and what is left at the end,
-    is the workers' mean, with the weights of gossip.
+    Data and epochs are as with `EASGD`. Validation uses the workers' mean, by the
+    weights of gossip, which is also the result.
     """
 
     p = 0.01
@@ -288,7 +288,7 @@ class GOSGD(ModelRule):
 
 
 def places_of(devices: Sequence[str]) -> tuple[int, Any]:
-    """Return how many ranks Theano's names of devices are for, and `fork`'s devices."""
+    """Return the number of ranks, and `fork`'s devices, for Theano's names of them."""
     if isinstance(devices, str) or not all(isinstance(name, str) for name in devices):
         raise TypeError(
             f"devices must be a list of names, as ['cpu0', 'cpu1'], got {devices!r}"
@@ -313,7 +313,7 @@ def places_of(devices: Sequence[str]) -> tuple[int, Any]:
 
 
 def check_equal(facts: Sequence[Facts]) -> None:
-    """Raise unless all ranks have the same model."""
+    """Raise ValueError unless the facts of all ranks' models are equal."""
     for rank, of_rank in enumerate(facts):
         for name, mine, theirs in zip(Facts._fields, facts[0], of_rank, strict=True):
             if mine != theirs:
@@ -324,9 +324,9 @@ def check_equal(facts: Sequence[Facts]) -> None:
 
 
 def _clean_up(context: RankContext) -> None:
-    """Have all models end what they have started; rank 0's also if a rank is dead."""
+    """Clean up the models of all ranks; that of rank 0 also if a rank is dead."""
     try:
         if SESSION.state == "running":
             SESSION.run(worker_clean_up)
     finally:
-        worker_clean_up(context)  # if that was done, it does nothing
+        worker_clean_up(context)  # the second time has no effect

@@ -1,4 +1,4 @@
-"""One rank with a model of its own: the commands that a rule of `rules` gives it."""
+"""One rank's own model, and the commands with which a rule of `rules` trains it."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ _LOCK, _DRAWN = 0, 1  # words that all ranks share
 
 
 class ModelSpec(NamedTuple):
-    """What a rank needs to know to make its model.
+    """What a rank needs to make its model.
 
-    `divides` says whether each rank has a part of the data, or all of it; `drawn` is
-    the state of rank 0's generators, numpy's global one and Python's.
+    `divides` is whether each rank has a part of the data; otherwise each has all.
+    `drawn` has the states of rank 0's generators: numpy's global one and Python's.
     """
 
     modelfile: str
@@ -35,7 +35,7 @@ class ModelSpec(NamedTuple):
 
 
 class Facts(NamedTuple):
-    """What must be equal on all ranks."""
+    """Facts about a model that must be equal on all ranks."""
 
     n_epochs: int
     epoch: int
@@ -44,10 +44,10 @@ class Facts(NamedTuple):
 
 
 class ModelWorker:
-    """A model on one rank, and how it is trained."""
+    """A model on one rank, with the methods that train and validate it."""
 
     def __init__(self, context: RankContext, spec: ModelSpec) -> None:
-        context.model = self  # what is made may have to be cleaned up
+        context.model = self  # first, so that an error can be cleaned up
         self._context, self._divides = context, spec.divides
         self.model: Any = None
         self._passed, self._is_checked = 0, False
@@ -67,7 +67,7 @@ class ModelWorker:
         return list(dict.fromkeys(self.model.params))
 
     def facts(self) -> Facts:
-        """Return what must be equal on all ranks."""
+        """Return the model's facts, which must be equal on all ranks."""
         model = self.model
         params = tuple(
             (var.type.dtype, tuple(np.shape(var.get_value(borrow=True))))
@@ -76,7 +76,7 @@ class ModelWorker:
         return Facts(int(model.n_epochs), int(model.epoch), int(model.n_subb), params)
 
     def open(self, words: np.ndarray) -> None:
-        """Take the words that the ranks share."""
+        """Use the ranks' shared words: a lock, and the number of drawn batches."""
         context = self._context
         looks, patience = context.control.looks, context.comm.patience
         self._words = words
@@ -85,10 +85,10 @@ class ModelWorker:
     # -- training
 
     def train(self, number: int, epoch: int, count: int) -> int:
-        """Train for an epoch, in the rank's share of it.
+        """Train this rank's share of an epoch.
 
-        `number` is that of the worker in `RankContext.workers`; `count`, and what is
-        returned, the batches that all ranks have trained, before and now.
+        `number` is that of the worker in `RankContext.workers`. `count` is the number
+        of batches that all ranks have trained before; returns the number after it.
         """
         self.model.epoch = epoch
         n_batches = self._context.comm.exchange(int(self.model.data.n_batch_train))
@@ -104,9 +104,9 @@ class ModelWorker:
         return count
 
     def _train_part(self, n_batches: list[int], count: int) -> int:
-        """Train all batches of this rank, in step with the others.
+        """Train all batches of this rank, in step with the others; return all ranks'.
 
-        Who has no batch left meets the others still, and takes the mean of theirs.
+        A rank without a batch left still meets the others, and takes their mean.
         """
         mine = n_batches[self._context.rank]
         done = 0
@@ -122,9 +122,9 @@ class ModelWorker:
         return done
 
     def _train_some(self, n_batches: int, count: int) -> int:
-        """Train batches until all ranks together have trained so many.
+        """Train until all ranks together have trained `n_batches`; return `n_batches`.
 
-        Each goes through all of the data: an epoch ends in the middle of that.
+        Each rank goes through all of the data, and goes on with it in the next epoch.
         """
         everyone = [1] * self._context.size
         while (i := self._draw()) < n_batches:
@@ -155,7 +155,7 @@ class ModelWorker:
         self.recorder.add_time("comm", worker.times.seconds - exchanging - waited)
 
     def _draw(self) -> int:
-        """Return the number of the next batch of all ranks: whoever is ready has it."""
+        """Return the number of the next batch, counted over all ranks."""
         try:
             self._locks.acquire(_LOCK)
             drawn = int(self._words[_DRAWN])
@@ -167,7 +167,7 @@ class ModelWorker:
     # -- between epochs
 
     def validate(self, count: int) -> tuple[bool, list]:
-        """Validate; return whether to stop, and what was found."""
+        """Validate; return whether the model asks to stop, and the recorded errors."""
         i: int | None = 0
         while i is not None and i < int(self.model.data.n_batch_val):
             i = self._validate_batch(i, count)
@@ -175,7 +175,7 @@ class ModelWorker:
         return i is None, self.recorder.take_val_info()
 
     def _validate_batch(self, i: int, count: int) -> int | None:
-        """Validate a batch; return which is the next, or None if it is to stop."""
+        """Validate a batch; return the next one's index, None if the model stops."""
         following = i + 1
         for _ in range(self.model.n_subb):
             answer = self.model.val_iter(count, self.recorder)
@@ -184,7 +184,7 @@ class ModelWorker:
             if isinstance(answer, (int, np.integer)) and not isinstance(answer, bool):
                 following = int(answer)
             elif answer is not None:
-                # A cost, say: as an index it could begin the validation anew, for ever.
+                # For example a cost: used as an index, it could loop for ever.
                 raise TypeError(
                     "val_iter must return None, the index of the next batch, or 'stop',"
                     f" got {answer!r}"
@@ -196,7 +196,7 @@ WORDS_NBYTES = 16
 
 
 def shared_words(segment: Segment) -> np.ndarray:
-    """Return the words that the ranks share, in a segment of `WORDS_NBYTES`."""
+    """Return the ranks' shared words, in a segment of `WORDS_NBYTES`."""
     return segment.array("int64", (2,))
 
 
@@ -204,12 +204,12 @@ def shared_words(segment: Segment) -> np.ndarray:
 
 
 def worker_build(context: RankContext, spec: ModelSpec) -> Facts:
-    """Make this rank's model, and have it compile its functions."""
+    """Make this rank's model, which compiles its functions; return its facts."""
     if context.rank:
         np.random.set_state(spec.drawn[0])
         random.setstate(spec.drawn[1])
     worker = ModelWorker(context, spec)
-    if context.rank and not spec.divides:  # so it draws other numbers than rank 0
+    if context.rank and not spec.divides:  # to draw other numbers than rank 0
         seed = [*np.random.randint(1 << 31, size=4), context.rank]
         np.random.seed(seed)
         random.seed(repr(seed))
@@ -219,7 +219,7 @@ def worker_build(context: RankContext, spec: ModelSpec) -> Facts:
 def worker_adopt(
     context: RankContext, numbers: list[int], shared: Segment | Place
 ) -> None:
-    """Enter this rank's own parameters by the numbers of rank 0's."""
+    """Enter this rank's parameters under the numbers of rank 0's, and the words."""
     mine: ModelWorker = context.model
     if context.rank:
         context.variables.update(zip(numbers, mine.params, strict=True))
@@ -228,7 +228,7 @@ def worker_adopt(
 
 
 def worker_train(context: RankContext, number: int, epoch: int, count: int) -> int:
-    """Train for an epoch; return how many batches all ranks have trained since ever."""
+    """Train for an epoch; return the number of batches that all ranks have trained."""
     return context.model.train(number, epoch, count)
 
 
@@ -242,14 +242,14 @@ def worker_validate(
 
 
 def worker_adjust(context: RankContext, epoch: int, info: list | None) -> None:
-    """Tell the model what a validation has found, and have it adjust itself."""
+    """Set the model's `current_info` from the validation; call `adjust_hyperp`."""
     model = context.model.model
     model.current_info = info
     model.adjust_hyperp(epoch)
 
 
 def worker_clean_up(context: RankContext) -> None:
-    """Have the model end what it has started."""
+    """Drop the model, and call its `cleanup`."""
     mine, context.model = context.model, None
     end = getattr(mine and mine.model, "cleanup", None)
     if mine is not None:

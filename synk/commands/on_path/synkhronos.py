@@ -1,4 +1,4 @@
-"""``import synkhronos`` in what a script has started: see ``theano.py`` beside this."""
+"""``import synkhronos`` in programs that a script starts: see ``theano.py``."""
 
 import pathlib
 

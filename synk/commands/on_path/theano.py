@@ -1,8 +1,8 @@
-"""``import theano`` or ``import synkhronos`` in what a script has started.
+"""``import theano`` or ``import synkhronos`` in programs that a script starts.
 
-Found by programs and processes that a script under ``python -m synk`` starts. It
-imports synk, and looks again: the package that an import leaves in `sys.modules` is
-what the import returns. Its neighbour runs this text under the other name.
+Programs and processes that a script under ``python -m synk`` starts find this file. It
+imports synk, and then the real package, which replaces this module in `sys.modules`, so
+that the import returns it. ``synkhronos.py`` runs this code under the other name.
 """
 
 import importlib
@@ -16,9 +16,9 @@ def _look_again(name):
     sys.path[:] = [path for path in sys.path if os.path.abspath(path) != here]
     del sys.modules[name]
     try:
-        if importlib.util.find_spec("synk") is None:  # it was run where it lies
+        if importlib.util.find_spec("synk") is None:  # synk is not installed
             sys.path.append(os.path.dirname(os.path.dirname(os.path.dirname(here))))
-        importlib.import_module("synk")  # which registers the finder of the two names
+        importlib.import_module("synk")  # registers the finder of the two names
         importlib.import_module(name)
     finally:
         sys.path.append(here)
