@@ -149,10 +149,7 @@ def make_steps(
 
 
 def validated(validation: Callable | Sequence, batch_size: int) -> dict[str, float]:
-    """Return the results of a validation, by name, as ``val_loss``.
-
-    If the first argument is a source, the function is called for batches of its rows.
-    """
+    """Return a validation's results by name; a source goes through in batches."""
     function: Any
     args: list[Any]
     function, *args = [validation] if callable(validation) else validation

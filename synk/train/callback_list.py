@@ -47,10 +47,7 @@ class CallbackList:
         numbers: dict[str, float],
         known: Mapping[str, bool] | None = None,
     ) -> bool:
-        """Call the callbacks not in `known`; return whether one wants to stop.
-
-        `known` has the answers of callbacks that were called before the file was saved.
-        """
+        """Call callbacks without an answer in `known`; return if one wants to stop."""
         known = known or {}
         self._answers = answers = {}
         try:
