@@ -388,7 +388,7 @@ class Trainer:
         return self._workers
 
     def _prepare_workers(self, is_whole: bool) -> Workers:
-        """Return the workers for an epoch; begin anew if the last was not `is_whole`."""
+        """Return the workers for an epoch; begin anew if the last was not whole."""
         workers = self._workers
         assert self._rule is not None
         if workers is None or not workers.is_open:
