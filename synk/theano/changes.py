@@ -1,8 +1,8 @@
-"""What `import theano` changes of PyTensor, for scripts of Theano's time.
+"""Changes to PyTensor that `import theano` makes, for scripts of Theano's time.
 
-Three things, each once in a process: the update that a shared variable takes, the
-rewrites of FAST_COMPILE, and ``bool(variable)``. Who does not import `theano` has
-PyTensor as it is.
+They are three: the default updates that a shared variable accepts, the rewrites of
+FAST_COMPILE, and ``bool(variable)``. Without an import of `theano`, PyTensor is
+unchanged.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from .pytensor_versions import quiet
 
 @cache
 def register() -> None:
-    """Make all three changes."""
+    """Make all three changes, once in a process."""
     of_any_length = property(
         THEIR_DEFAULT_UPDATE.fget,
         _set_default_update,
@@ -35,17 +35,17 @@ def register() -> None:
     _have_variables_be_true()
 
 
-# -- Default updates whose shape is known in more detail than their variable's
+# -- Default updates with a more specific static shape than their variable's
 #
 #     average = theano.shared(numpy.zeros(30))            # a vector of any length
 #     average.default_update = 0.9 * average + 0.1 * x.mean(0)   # of 30, if x has 30
 #
-# PyTensor (2.38.3, 3.0.7) takes such an update when it is set, and refuses it when a
+# PyTensor (2.38.3, 3.0.7) accepts such an update when it is set, and raises when a
 # function is compiled: "Cannot convert Type Vector(float64, shape=(30,)) into
-# Vector(float64, shape=(?,))". Theano knew no lengths but 1, so its scripts have them:
-# the running averages of Lasagne's batch normalisation are such updates. ``updates=``
-# of a function are not concerned. ``test_theano_programs.py`` tells when PyTensor takes
-# them by itself.
+# Vector(float64, shape=(?,))". Theano had no static lengths but 1, so its scripts have
+# such updates: for example the running averages of Lasagne's batch normalisation.
+# ``updates=`` of a function do not raise. ``test_theano_programs.py`` fails when
+# PyTensor accepts them.
 
 THEIR_DEFAULT_UPDATE: Any = SharedVariable.__dict__["default_update"]
 """PyTensor's property."""
@@ -58,7 +58,7 @@ def _set_default_update(shared: SharedVariable, update: Any) -> None:
         wanted: Any = shared.type
         if found is None or found.type == wanted or not isinstance(wanted, TensorType):
             return
-        # What the graph takes for a copy; its type says no more than the variable's.
+        # A copy in the graph, whose type is no more specific than the variable's.
         copy = Apply(tensor_copy, [found], [wanted()])
         THEIR_DEFAULT_UPDATE.fset(shared, copy.outputs[0])
 
@@ -70,31 +70,30 @@ def _set_default_update(shared: SharedVariable, update: Any) -> None:
 # time rely on them.
 
 TAGS = ("stabilize", "log1p_neg_sigmoid", "local_mul_specialize")
-"""What is added: a group of rewrites, one that is not tagged as its group is, and one
-that has ``-1 * x`` written as ``-x``, which that one needs."""
+"""The rewrites that are added: a group, one that lacks the tag of its group, and one
+that writes ``-1 * x`` as ``-x``, which the second needs."""
 
 
 def _keep_logarithms_finite() -> None:
     for name in ("fast_compile", "o1", "o2"):
         predefined_optimizers[name] = predefined_optimizers[name].including(*TAGS)
-    # In place: "FAST_COMPILE" is one object in Theano's modules and in PyTensor's.
+    # In place, as Theano's modules and PyTensor's share the object "FAST_COMPILE".
     mode = predefined_modes["FAST_COMPILE"]
     mode.__setstate__((mode.linker, mode.provided_optimizer.including(*TAGS)))
 
 
 # -- ``bool(variable)``: True in Theano, an error in PyTensor
 #
-# ``if not input:`` was how scripts asked whether they were given a variable at all. In
-# PyTensor it is a TypeError, which has saved many from ``if x > 0:``. Theano raised for
-# comparisons only. Which of the two it is depends on who asks: code that has names of
-# Theano's, and what it calls, gets Theano's answer. PyTensor's own modules, and scripts
-# that use PyTensor alone, get PyTensor's, also in a process in which something else has
-# imported `theano`.
+# Theano's scripts test by ``if not input:`` whether a variable was given. In PyTensor
+# this is a TypeError, which prevents mistakes such as ``if x > 0:``; Theano raised for
+# comparisons only. So the result depends on the caller: code that has names of Theano,
+# and code that it calls, gets Theano's. PyTensor's own modules, and scripts that use
+# PyTensor alone, get PyTensor's, even if other code has imported `theano`.
 
 OURS = "synk.theano"
 
 FOR_PYTENSOR = {"pytensor", "pymc", "pymc_extras", "bambi"}
-"""Packages whose code is written for PyTensor's answer."""
+"""Packages whose code always gets PyTensor's result."""
 
 
 def _have_variables_be_true() -> None:
@@ -109,13 +108,13 @@ def _have_variables_be_true() -> None:
 
 
 def _is_comparison(variable: TensorVariable) -> bool:
-    """Tell whether a variable is one of ``<``, ``<=``, ``>``, ``>=``."""
+    """Return whether a variable is the result of ``<``, ``<=``, ``>`` or ``>=``."""
     op = variable.owner.op if variable.owner is not None else None
     return isinstance(op, Elemwise) and isinstance(op.scalar_op, LT | LE | GT | GE)
 
 
 def _uses_theano(frame: FrameType | None) -> bool:
-    """Tell whether code that asks, or whoever called it, has a name of Theano's."""
+    """Return whether the code of a frame, or of one of its callers, uses Theano."""
     while frame is not None:
         place = str(frame.f_globals.get("__name__", ""))
         if place.partition(".")[0] in FOR_PYTENSOR:
@@ -129,7 +128,7 @@ def _uses_theano(frame: FrameType | None) -> bool:
 
 
 def _is_name_of_theanos(value: Any) -> bool:
-    # Others are not asked: a user's object may do anything when it is.
+    # Attributes of other objects are not read, as that may run any code.
     if isinstance(value, ModuleType):
         place = value.__name__
     elif isinstance(value, FunctionType | type):

@@ -1,8 +1,8 @@
-"""`In`, an input with a value of its own, and functions that can be looked into.
+"""`In`, an input with its own value, and functions with ``f[s]`` and ``f.value``.
 
-PyTensor has given up ``f[s]``, ``f.value``, ``f.fn``, and inputs that keep a value from
-call to call or come back to one. Here such an input is a shared variable that the
-function keeps to itself, its *state*.
+PyTensor has dropped ``f[s]``, ``f.value``, ``f.fn``, and inputs that keep a value from
+call to call, or return to a default. Here such an input has a *state*: a private shared
+variable of the function.
 """
 
 from __future__ import annotations
@@ -26,12 +26,13 @@ _NOT_GIVEN = object()
 
 
 class In(_In):
-    """An input of `function` with options; PyTensor's, with a value.
+    """An input of `function` with options: PyTensor's `In`, with a value.
 
-    `value` is its value where a call gives none; a `Container`, as ``f.container[s]``,
-    or a shared variable is what another function and this one have in common. `update`
-    is its next value, computed by a call; one that gives a value sets it before. Calls
-    may not give it if it is `implicit`, by default if `value` is shared.
+    `value` is the input's value if a call gives none. It may be a `Container`, such as
+    ``f.container[s]``, or a shared variable, which functions can share. `update` is the
+    input's next value, which each call computes, after setting a value that is given.
+    If `implicit`, calls must not give a value; by default that is so if `value` is
+    shared.
     """
 
     def __init__(
@@ -64,21 +65,21 @@ class In(_In):
 def Param(
     variable: Any, default: Any = None, name: str | None = None, **options: Any
 ) -> In:
-    """Return an input of `function` with options: `In` under its oldest name."""
+    """Return an `In`; this is its oldest name in Theano."""
     return In(variable, name, default, **options)
 
 
 @dataclass(frozen=True)
 class Slot:
-    """An argument of a call: an input of the function, or one that has a state."""
+    """An argument of a function's calls: a plain input, or one with a state."""
 
     variable: Any
     name: str | None
-    required: bool = True  # a call must give it
-    implicit: bool = False  # a call may not
-    state: SharedVariable | None = None  # what holds its value
-    default: Any = None  # what its state is set back to after each call, if it is
-    given: Any = None  # the `In`, if it was not the variable itself
+    required: bool = True  # whether calls must give it
+    implicit: bool = False  # whether calls must not give it
+    state: SharedVariable | None = None  # holds its value; None for plain inputs
+    default: Any = None  # the value that its state gets after each call; None: it stays
+    given: Any = None  # the `In`, if the input is one
 
     @classmethod
     def of(cls, given: Any, allow_downcast: bool | None) -> Slot:
@@ -109,7 +110,7 @@ class Slot:
             options["allow_downcast"] = self.given.allow_downcast
         if value is not None:
             first = copy.deepcopy(kind.filter(value, **options))
-        elif is_tensor:  # some value: a call has to give one before it is read
+        elif is_tensor:  # any value, as calls must give one before it is read
             first = np.zeros([length or 0 for length in kind.shape], kind.dtype)
         else:
             raise TypeError(f"an input of type {kind} with an update needs a value")
@@ -117,14 +118,14 @@ class Slot:
 
 
 class _Containers(dict):
-    """What holds values: by a variable, a name, or the place of an input."""
+    """Containers of values, by a variable, a name, or the index of an input."""
 
     def __init__(self) -> None:
         super().__init__()
         self._ambiguous: set[str] = set()
 
     def add(self, container: Any, name: str | None, *keys: Any) -> None:
-        """Enter a container by some keys, and by its name if no other has that."""
+        """Enter a container by some keys, and by its name unless that is taken."""
         self.update(dict.fromkeys(keys, container))
         if name is not None and self.setdefault(name, container) is not container:
             self._ambiguous.add(name)
@@ -140,13 +141,13 @@ class _Containers(dict):
 
 
 class _LookedInto:
-    """A function whose values are looked up and set: ``f[s]``, ``f.value[s]``."""
+    """A function whose values can be read and set: ``f[s]``, ``f.value[s]``."""
 
     __slots__ = ()
 
     @property
     def container(self) -> _Containers:
-        """What holds each value: ``f.container[s]``."""
+        """The containers of values: ``f.container[s]``."""
         raise NotImplementedError
 
     @property
@@ -165,18 +166,18 @@ class _LookedInto:
 
 
 class Compiled(Function, _LookedInto):
-    """A compiled function of PyTensor's that can be looked into.
+    """The class that a compiled function of PyTensor gets, for ``f[s]`` and the like.
 
-    PyTensor's class comes first: a function that is given this one keeps its layout.
-    That of 2.38 can be looked into itself, and sets arguments that way.
+    PyTensor's class is the first base, so that an object's class can be changed to this
+    one. It also keeps its own ``f[s]`` in 2.38, by which calls set arguments.
     """
 
     __slots__ = ()
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Call the function; of `output_subset`, the numbers of some outputs, those.
+        """Call the function; return the outputs numbered in `output_subset`, or all.
 
-        All updates are made in either case.
+        The call makes all updates in either case.
         """
         subset = kwargs.pop("output_subset", None) if kwargs else None
         results = super().__call__(*args, **kwargs)
@@ -187,7 +188,7 @@ class Compiled(Function, _LookedInto):
 
     @property
     def container(self) -> _Containers:
-        """What holds the value of each input and shared variable."""
+        """The containers of all inputs and shared variables."""
         found = _Containers()
         pairs = zip(self.maker.inputs, self.input_storage, strict=True)
         for place, (given, container) in enumerate(pairs):
@@ -196,7 +197,7 @@ class Compiled(Function, _LookedInto):
 
     @property
     def fn(self) -> Any:
-        """What runs the compiled graph: PyTensor's `vm`."""
+        """PyTensor's `vm`, which runs the compiled graph."""
         return self.vm
 
     def copy(self, *args: Any, **kwargs: Any) -> Any:
@@ -215,24 +216,24 @@ def _made_again(make: Callable, args: tuple) -> Any:
 
 
 def as_theanos(function: Function) -> Any:
-    """Give a function of PyTensor's the class `Compiled`."""
+    """Change the class of a PyTensor function to `Compiled`; return the function."""
     if type(function) is Function:
         function.__class__ = Compiled  # type: ignore[assignment]
     return function
 
 
 def plain(made: Any) -> Any:
-    """Return the function of PyTensor's in one that is more; all else as it is."""
+    """Return PyTensor's function in a `Filled`, or in a list of them; others as is."""
     if isinstance(made, list | tuple):
         return [plain(one) for one in made]
     return made._compiled if isinstance(made, Filled) else made
 
 
 class Filled(_LookedInto):
-    """A compiled function some of whose inputs have states, or outputs with names.
+    """A compiled function with inputs that have states, or with named outputs.
 
-    `compiled` takes the inputs that have no state, in their order; `slots` are all.
-    Outputs with `names` are returned as a dict.
+    `compiled` takes the inputs without states, in their order; `slots` has all inputs.
+    With `names`, calls return a dict of outputs.
     """
 
     def __init__(
@@ -244,7 +245,7 @@ class Filled(_LookedInto):
         return Filled, (self._compiled, self._slots, self._names)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Call the function; set states that are given, and defaults back."""
+        """Set the states that are given, call the function, and restore defaults."""
         subset, names = kwargs.get("output_subset"), self._names
         if names is not None and subset is not None:
             chosen: list = [names[s] if isinstance(s, int) else s for s in subset]
@@ -264,7 +265,10 @@ class Filled(_LookedInto):
         return results if names is None else dict(zip(names, results, strict=True))
 
     def _arguments(self, args: tuple, kwargs: dict[str, Any]) -> list[tuple[Slot, Any]]:
-        """Return what a call gives for each slot; leave other keywords in `kwargs`."""
+        """Return pairs (slot, value) of a call; leave other keywords in `kwargs`.
+
+        A value that the call does not give is `_NOT_GIVEN`.
+        """
         if len(args) > len(self._slots):
             raise TypeError(f"{len(args)} arguments for {len(self._slots)} inputs")
         found = []
@@ -284,11 +288,11 @@ class Filled(_LookedInto):
 
     @cached_property
     def container(self) -> _Containers:
-        """What holds the value of each input and shared variable."""
+        """The containers of all inputs and shared variables."""
         inside, found = self._compiled.container, _Containers()
         for place, slot in enumerate(self._slots):
             state = slot.variable if slot.state is None else slot.state
-            # A state that the graph does not use is not inside.
+            # PyTensor's function lacks a state that the graph does not use.
             held = inside.get(state)
             if held is None and slot.state is not None:
                 held = slot.state.container
@@ -301,7 +305,7 @@ class Filled(_LookedInto):
     def copy(
         self, share_memory: bool = False, swap: dict | None = None, **options: Any
     ) -> Filled:
-        """Return a copy with states of its own; see PyTensor's."""
+        """Return a copy with its own states; see PyTensor's `Function.copy`."""
         swap, slots = dict(swap or {}), []
         for slot in self._slots:
             if slot.state is not None and slot.state not in swap and not slot.implicit:

@@ -1,4 +1,4 @@
-"""`theano.config`: PyTensor's options, and those that Theano alone had."""
+"""`theano.config`: PyTensor's options, and those that only Theano had."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytensor
 
 from .configuration_files import read_files, read_flags, theanorc_files
 
-# -- options that mean nothing on PyTensor: they can be read and set
+# -- options without a meaning in PyTensor, which can be read and set
 
 _FALSE = """
     force_device nocleanup nvcc.fastmath reoptimize_unpickled_function
@@ -59,7 +59,7 @@ ONLY_THEANO: dict[str, Any] = {
     "numpy.seterr_under": "None",
     "warn.ignore_bug_before": "none",
 }
-"""By name, with their first values."""
+"""Options of Theano alone, by name, with their defaults."""
 
 
 # -- the options
@@ -82,8 +82,8 @@ class _Group:
 class Config:
     """Theano's options by name.
 
-    What PyTensor has is read and set there, so ``theano.config.floatX`` and
-    ``pytensor.config.floatX`` are one option. The rest is remembered.
+    Options that PyTensor has are read and set there: ``theano.config.floatX`` and
+    ``pytensor.config.floatX`` are one option. The others are stored here.
     """
 
     def __init__(self) -> None:
@@ -123,7 +123,7 @@ class Config:
             raise AttributeError(f"theano.config has no option {name!r}", name=name)
 
     def _names(self) -> Iterator[str]:
-        """Go through all names; values may take a compiler to find out."""
+        """Yield the names of all options; unlike values, they need no compiler."""
         yield from self._own
         yield from (name.replace("__", ".") for name in dir(pytensor.config))
 
@@ -134,15 +134,15 @@ class Config:
         return "\n".join(f"{name} = {self._get(name)!r}" for name in dir(self))
 
     def change_flags(self, args: Any = (), **kwargs: Any) -> change_flags:
-        """Return a context manager and decorator that sets options for a while."""
+        """Return a context manager and decorator that sets options temporarily."""
         return change_flags(args, **kwargs)
 
 
 class change_flags(contextlib.ContextDecorator):
-    """Set options for a while: in a ``with`` block, or as a decorator.
+    """Set options in a ``with`` block, or during calls as a decorator.
 
-    Options are given by name, with two underscores for a dot; or as a dict or pairs,
-    ``{"scan.debug": True}``. One that is none is an `AttributeError`.
+    Options are keywords, with two underscores for a dot; or a dict or pairs,
+    ``{"scan.debug": True}``. An unknown option raises `AttributeError`.
     """
 
     def __init__(self, args: Any = (), **kwargs: Any) -> None:
@@ -172,7 +172,7 @@ class change_flags(contextlib.ContextDecorator):
 
 
 def _set(name: str, there: str, value: Any) -> None:
-    """Set an option of PyTensor's, or warn that it is read once only."""
+    """Set an option of PyTensor, or warn that PyTensor reads it at import only."""
     try:
         setattr(pytensor.config, there, value)
     except (TypeError, ValueError):
@@ -190,14 +190,14 @@ def _set(name: str, there: str, value: Any) -> None:
 def _pytensor_options() -> Iterator[str]:
     for name in dir(pytensor.config):
         if not name.startswith("_") and "__" not in name:
-            # One may ask for a compiler that is not there.
+            # Reading one may need a compiler that is not installed.
             with contextlib.suppress(Exception):
                 if not callable(getattr(pytensor.config, name)):
                     yield name
 
 
 def _pytensor_name(name: str) -> str | None:
-    """Return PyTensor's name of an option: ``scan.allow_gc`` is ``scan__allow_gc``."""
+    """Return PyTensor's name, such as ``scan__allow_gc``; None if it has no such."""
     if name.startswith("_") or name in ONLY_THEANO:
         return None
     name = name.replace(".", "__")
@@ -205,7 +205,7 @@ def _pytensor_name(name: str) -> str | None:
 
 
 def _asarray(a: Any, dtype: Any, order: Any = None) -> np.ndarray:
-    """Return ``numpy.asarray(a, dtype, order)``; "floatX" is a dtype as well."""
+    """Return ``numpy.asarray(a, dtype, order)``; the dtype may be "floatX"."""
     if isinstance(dtype, str) and dtype == "floatX":
         dtype = config.floatX
     return np.asarray(a, dtype=dtype, order=order)

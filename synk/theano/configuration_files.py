@@ -1,8 +1,7 @@
-"""Where Theano's options were set: ``~/.theanorc`` and THEANO_FLAGS.
+"""Theano's options from ``~/.theanorc`` and THEANO_FLAGS.
 
-What PyTensor has is set there. An option of PYTENSOR_FLAGS is left as it is, and one of
-THEANO_FLAGS comes before that of a file. What has no effect is said once for each
-source, in one warning.
+Options in PYTENSOR_FLAGS come first, then those in THEANO_FLAGS, then those of files.
+For each source, one warning lists the options without effect.
 """
 
 from __future__ import annotations
@@ -17,14 +16,14 @@ from typing import Any
 
 
 def flags_of(text: str) -> Iterator[tuple[str, str | None]]:
-    """Go through ``name=value,name=value``; of what has no value, it is None."""
+    """Yield (name, value) of ``name=value,name=value``; None for a missing value."""
     for part in filter(None, (part.strip() for part in text.split(","))):
         name, equals, value = part.partition("=")
         yield name.strip(), value.strip() if equals else None
 
 
 def theanorc_files(environment: Mapping[str, str]) -> list[str]:
-    """Return the files that Theano read, the last of which has the last word.
+    """Return the files that Theano read, in order: later ones override earlier ones.
 
     THEANORC, if it is in `environment`, lists files in place of ``~/.theanorc``.
     """
@@ -36,8 +35,8 @@ def theanorc_files(environment: Mapping[str, str]) -> list[str]:
 
 
 def _options_of(path: str) -> Iterator[tuple[str, str]]:
-    """Go through the options of a file: ``floatX``, ``nvcc.fastmath``."""
-    # What files may say in ``%(USER)s`` and the like.
+    """Yield (name, text) for a file's options, such as ``nvcc.fastmath``."""
+    # The values that files may use, as in ``%(USER)s``.
     home = os.path.basename(os.path.expanduser("~"))
     given = {"USER": home, "TMPDIR": tempfile.gettempdir()}
     for name in ("TMPDIR", "TEMP", "TMP", "LSCRATCH", "USER"):
@@ -60,9 +59,9 @@ def _options_of(path: str) -> Iterator[tuple[str, str]]:
 def read_files(config: Any, paths: list[str], flags: str = "") -> None:
     """Set options from files in the form of ``~/.theanorc``.
 
-    A file that is not there is passed over, and what `flags`, those of THEANO_FLAGS,
-    name is left to them. A warning for each file has the options without effect, or
-    says that it cannot be read.
+    Missing files, and options named in `flags` (THEANO_FLAGS) or PYTENSOR_FLAGS, are
+    skipped. A warning for each file lists the options without effect, or says that the
+    file cannot be read.
     """
     left = {name for name, _ in flags_of(flags)} | _of_pytensor_flags()
     left = {name.replace("__", ".").lower() for name in left}
@@ -86,8 +85,7 @@ def read_files(config: Any, paths: list[str], flags: str = "") -> None:
 def read_flags(config: Any, flags: str) -> None:
     """Set options from the text of THEANO_FLAGS: ``floatX=float32,device=cpu``.
 
-    What is set in PYTENSOR_FLAGS as well is left as it is there. Options that have
-    gone are passed over with a warning that names them.
+    Options named in PYTENSOR_FLAGS are skipped. Options without effect give a warning.
     """
     theirs = _of_pytensor_flags()
     for name, text in flags_of(flags):
@@ -105,9 +103,9 @@ def _of_pytensor_flags() -> set[str]:
 def _apply(
     config: Any, name: str, text: str | None, is_quiet: bool = False
 ) -> str | None:
-    """Set an option; return what to say if that has no effect.
+    """Set an option; return why that has no effect, or None.
 
-    With `is_quiet` nothing is said of options that mean nothing.
+    With `is_quiet`, also returns None for options without a meaning in PyTensor.
     """
     shown = name if text is None else f"{name}={text}"
     try:
@@ -129,7 +127,7 @@ def _apply(
 
 
 def typed(text: str, present: Any) -> Any:
-    """Return `text` as a value of the type that an option has now."""
+    """Return `text` as a value of the type of `present`, the option's value."""
     if isinstance(present, bool):
         if text.lower() in ("true", "1", "yes", "on"):
             return True

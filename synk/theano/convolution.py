@@ -1,6 +1,6 @@
 """Convolution, pooling and patches of images, by the functions of `synk.nn`.
 
-Theano had several generations of these; older ones are called as in their time.
+Theano had several generations of these functions; here are older ones, too.
 """
 
 from __future__ import annotations
@@ -88,10 +88,10 @@ def conv2d_grad_wrt_inputs(
 
 
 class _Convolution:
-    """The convolution Ops of Theano, as layers of its time call them.
+    """The base of Theano's convolution Ops, which layers of its time make and call.
 
-    They are no Ops here but call the functions of `synk.nn`, which has the parameters.
-    `imshp` and `kshp`, shapes of images and filters, are not needed.
+    Here they are no Ops, and call the functions of `synk.nn`, which describe the
+    parameters. `imshp` and `kshp`, the shapes of images and filters, are not needed.
     """
 
     convdim = 2
@@ -118,7 +118,7 @@ class _Convolution:
         }
 
     def _sizes(self, shape: Any) -> tuple:
-        """Return a whole shape, of which `shape` has the sizes of images, or all."""
+        """Return a whole shape; `shape` is that, or has the sizes of images alone."""
         return (None, None, *[shape[i] for i in range(-self.convdim, 0)])
 
 
@@ -156,7 +156,7 @@ def bilinear_upsampling(
 ) -> Any:
     """Make images `ratio` times larger, by bilinear interpolation.
 
-    Fractions are not implemented; sizes, and how it is computed, need not be said.
+    `ratio` must be an integer. The other arguments have no effect.
     """
     if frac_ratio is not None or ratio is None:
         raise NotImplementedError("bilinear_upsampling: whole ratios only")
@@ -171,7 +171,7 @@ def bilinear_upsampling(
 def _upsampling_matrix(length: Any, ratio: int) -> Any:
     """Return the matrix (length * ratio, length) of bilinear interpolation.
 
-    At the border, the outermost inputs go on.
+    Beyond the outermost inputs, their values continue.
     """
     # Input i is output i * ratio + (ratio - 1) // 2.
     place = (pt.arange(length * ratio) - (ratio - 1) // 2) / ratio
@@ -191,7 +191,7 @@ def first_conv2d(
     subsample: Any = (1, 1),
     **kwargs: Any,
 ) -> Any:
-    """Convolve as `theano.tensor.nnet.conv.conv2d`, whose hints mean nothing here."""
+    """Convolve as `theano.tensor.nnet.conv.conv2d`; its hints have no effect."""
     hints = {name for name in kwargs if name.startswith(("unroll_", "imshp", "kshp"))}
     hints |= {"nb_threads", "openmp", "version", "verbose"}
     other = {name: kwargs[name] for name in kwargs.keys() - hints}
@@ -231,7 +231,7 @@ def conv2d_of_matrices(
 def _pooling(op: Callable) -> Callable:
     """Return a function of `synk.nn` with Theano's arguments, and their older names.
 
-    Theano left no incomplete windows out unless it was told to.
+    As in Theano, `ignore_border` is False by default.
     """
 
     @also_named("ds", "ws")
@@ -249,7 +249,7 @@ def _pooling(op: Callable) -> Callable:
         options = {} if pad is None else {"pad": pad}
         return op(input, ws, bool(ignore_border), stride, mode=mode, **options)
 
-    pool.__module__ = __name__  # by which it is pickled
+    pool.__module__ = __name__  # for pickling
     return pool
 
 

@@ -50,8 +50,8 @@ def function(
 ) -> Any:
     """Compile a graph; ``pytensor.function`` with Theano's arguments.
 
-    Inputs are a list of variables, `In` or `Param`; outputs may be a dict, which calls
-    return then. `mode` is ``"DebugMode"``, ``"NanGuardMode"``, or what PyTensor takes.
+    Inputs are a list of variables, `In` or `Param`. If outputs are a dict, calls return
+    a dict. `mode` is ``"DebugMode"``, ``"NanGuardMode"``, or a mode of PyTensor.
     """
     if not isinstance(inputs, list | tuple):
         raise TypeError(
@@ -117,10 +117,10 @@ _make: Callable[..., Any] = _at_once
 
 
 def make_by(make: Callable[..., Any] | None) -> None:
-    """Have functions made by `make`, from now on, or compiled at once again.
+    """Make `function` call `make` from now on; None: compile at once again.
 
-    It is given what compiles a function, and the arguments of ``pytensor.function`` for
-    that.
+    `make` is called with a function that compiles, and its arguments by name, which are
+    those of ``pytensor.function``.
     """
     global _make
     _make = make or _at_once
@@ -145,8 +145,8 @@ def shared(
 ) -> SharedVariable:
     """Make a shared variable; ``pytensor.shared`` with Theano's keywords.
 
-    These are `broadcastable`, the axes whose length stays 1, and `target`, which had
-    one meaning without a GPU and is checked for it.
+    These are `broadcastable`, which names the axes whose length stays 1, and `target`,
+    which must be "cpu".
     """
     target = kwargs.pop("target", "cpu")
     if target != "cpu":
@@ -168,9 +168,9 @@ def clone(
 ) -> Any:
     """Copy a graph with some variables replaced.
 
-    Replacements have the very type of what they replace if `strict`; the copy has the
-    original's inputs, or with ``share_inputs=False`` copies of them. `copy_inputs` is
-    the older name of this.
+    If `strict`, a replacement must have the type of the variable that it replaces. The
+    copy has the original's inputs, or with ``share_inputs=False`` copies of them.
+    `copy_inputs` is an older name of `share_inputs`.
     """
     if copy_inputs is not None:
         warnings.warn(

@@ -1,8 +1,8 @@
-"""Theano's two GPU backends, `gpuarray` and `sandbox.cuda`: there, and not activated.
+"""Theano's two GPU backends, `gpuarray` and `sandbox.cuda`, as names that raise in use.
 
-So it was in a Theano without a GPU, and scripts rest on it: they import ``dnn_conv`` at
-their top and ask ``dnn_available()`` later, or test for ``GpuArrayType``. Names can be
-imported, classes of Ops be made; what makes a graph of them raises.
+In a Theano without a GPU these modules existed, and scripts depend on it: they import
+``dnn_conv`` at the top and call ``dnn_available()`` later, or test for
+``GpuArrayType``. Names can be imported, and Ops be made; applying them raises.
 """
 
 from __future__ import annotations
@@ -46,13 +46,13 @@ NAMES = {
     "sandbox.cuda.var": "CudaNdarrayConstant CudaNdarraySharedVariable"
     " CudaNdarrayVariable cuda_shared_constructor float32_shared_constructor",
 }
-"""Module -> what of it raises in use: what scripts have been found to import."""
+"""The names of each module that raise in use: those that scripts import."""
 
 PACKAGES = "gpuarray", "sandbox.cuda", "sandbox.gpuarray"
 
 
 def missing(name: str) -> str | None:
-    """Return what to say of a name that a GPU backend has not; None of other names."""
+    """Return a message for a missing name of a GPU backend; None for other names."""
     is_theirs = name.startswith(tuple(f"theano.{package}." for package in PACKAGES))
     return f"no {name}: {_INSTEAD}" if is_theirs else None
 
@@ -62,7 +62,7 @@ class ContextNotDefined(ValueError):
 
 
 def get_context(name: Any) -> Any:
-    """Raise that there is no context of this name, nor of any."""
+    """Raise ContextNotDefined: there are no contexts."""
     raise ContextNotDefined(f"context name {name} not defined")
 
 
@@ -78,7 +78,7 @@ def use(device: str, *_: Any, **__: Any) -> None:
 
 
 class Answer:
-    """`dnn_available` and its like: False, and `msg` says why."""
+    """A function such as `dnn_available`: it returns False, and `msg` says why."""
 
     avail = False
 
@@ -87,12 +87,12 @@ class Answer:
         self.msg = msg
 
     def __call__(self, context_name: Any = None) -> bool:
-        """Return False: there is no cuDNN for the names of this module."""
+        """Return False: cuDNN is not available."""
         return False
 
 
 def version(raises: bool = True) -> int:
-    """Raise that there is no cuDNN whose version could be told, or return -1."""
+    """Raise RuntimeError, as there is no cuDNN; or return -1 if not `raises`."""
     if raises:
         raise RuntimeError(
             "We can't determine the cudnn version as it is not available", _PYGPU
@@ -125,11 +125,11 @@ _OTHERS: dict[str, dict[str, Any]] = {
     },
     "sandbox.cuda.dnn": {"dnn_available": answer, "version": version},
 }
-"""Module -> what answers."""
+"""The other names of each module, which do not raise."""
 
 
 def names_in(module: str) -> dict[str, Any]:
-    """Return what a module of these has: ``names_in("gpuarray.dnn")``."""
+    """Return the names of a module in `NAMES`: ``names_in("gpuarray.dnn")``."""
     is_old = module.startswith("sandbox.cuda")
     error: type[Exception] = RuntimeError if is_old else ContextNotDefined
     said = _CUDA if is_old else "Could not infer context from inputs"
@@ -141,7 +141,7 @@ def names_in(module: str) -> dict[str, Any]:
 
 
 def _stand_in(module: str, name: str, error: type[Exception], message: str) -> Any:
-    """Return a function that raises; or a class, of which an Op raises when called."""
+    """Return a function or type that raises when called, or an Op that does so."""
 
     def used(*_: Any, **__: Any) -> Any:
         raise error(f"{message}. {_INSTEAD}")

@@ -1,4 +1,4 @@
-"""What `theano.gof`, `gradient` and `printing` do with graphs."""
+"""Functions of `theano.gof`, `theano.gradient` and `theano.printing` on graphs."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from .pytensor_versions import MONITORMODE, first_of, pullback, pushforward
 
 
 class Variable(_Variable):
-    """A variable in a graph; PyTensor's, with an owner that may be left out.
+    """PyTensor's `Variable`, with an `owner` that may be left out.
 
-    Every variable of PyTensor's is an instance of this class.
+    Every variable of PyTensor is an instance of this class.
     """
 
     def __init__(
@@ -32,16 +32,16 @@ class Variable(_Variable):
     @classmethod
     def __subclasshook__(cls, other: type) -> bool:
         if cls is Variable:
-            # issubclass would ask the subclasses of PyTensor's, this one among them.
+            # `issubclass` would recurse, as this is a subclass of PyTensor's class.
             return _Variable in other.__mro__
         return NotImplemented
 
 
 def is_same_graph(var1: Any, var2: Any, givens: Any = None) -> bool:
-    """Tell whether two variables are computed in the same way.
+    """Return whether two variables have the same graph.
 
-    ``(x * y) * z`` is another computation than ``x * (y * z)``. Variables that are
-    `givens`, a dict or pairs, are replaced before, in both.
+    ``(x * y) * z`` is another graph than ``x * (y * z)``. Variables in `givens`, a dict
+    or pairs, are replaced first, in both graphs.
     """
     if givens:
         given = dict(givens)
@@ -53,12 +53,12 @@ def is_same_graph(var1: Any, var2: Any, givens: Any = None) -> bool:
 def ancestors(
     variable_list: Iterable[_Variable], blockers: Collection[_Variable] | None = None
 ) -> list[_Variable]:
-    """Return all variables that some are computed from, themselves included.
+    """Return the variables of a list and all variables from which they are computed.
 
-    In Theano's order: from the *last* variable to the first; each once, then what it is
-    computed from, depth first and from left to right. Lists of parameters are made by
-    it, and so the order of weights in files: Lasagne's ``collect_shared_vars`` asks for
-    the inputs of an expression. The search does not go beyond `blockers`.
+    They are in Theano's order: from the *last* variable of the list to the first, each
+    once, followed by its inputs, depth first and from left to right. Lasagne's
+    ``collect_shared_vars`` makes lists of parameters so, and weights in files have this
+    order. The search does not go beyond `blockers`.
     """
     stop = frozenset(blockers or ())
     found: dict[_Variable, None] = {}
@@ -76,7 +76,7 @@ def ancestors(
 def inputs(
     variable_list: Iterable[_Variable], blockers: Collection[_Variable] | None = None
 ) -> list[_Variable]:
-    """Return those of `ancestors` that nothing computes, parameters among them."""
+    """Return the `ancestors` without owner: inputs, constants and shared variables."""
     return [var for var in ancestors(variable_list, blockers) if var.owner is None]
 
 
@@ -110,7 +110,7 @@ def debugprint(
 
 
 def pydotprint(fct: Any, *args: Any, **kwargs: Any) -> Any:
-    """Draw a graph; see PyTensor's."""
+    """Draw a graph; see PyTensor's `pydotprint`."""
     return pytensor.printing.pydotprint(plain(fct), *args, **kwargs)
 
 
@@ -122,8 +122,9 @@ _MonitorMode: Any = first_of(MONITORMODE, "MonitorMode")
 class MonitorMode(_MonitorMode):
     """PyTensor's mode that calls functions before and after each node.
 
-    They may take three arguments, as in Theano: its number, the node, and its thunk,
-    which has `inputs` and `outputs`; or, as in PyTensor, the graph first.
+    The functions may take three arguments, as in Theano: the node's number, the node,
+    and its thunk, which has `inputs` and `outputs`; or, as in PyTensor, the graph
+    first.
     """
 
     def __init__(
@@ -134,13 +135,13 @@ class MonitorMode(_MonitorMode):
 
 
 def _with_graph(function: Callable | None) -> Callable | None:
-    """Return what takes (graph, number, node, thunk), as PyTensor calls it."""
+    """Return a function of (graph, number, node, thunk), as PyTensor calls it."""
     if function is None:
         return None
     try:
         inspect.signature(function).bind(None, None, None)
     except TypeError:
-        return function  # it takes four
+        return function  # it takes four arguments
     return lambda _, *of_node: function(*of_node)
 
 

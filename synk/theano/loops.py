@@ -1,7 +1,7 @@
 """`scan` and its relatives: outputs and updates, as Theano returns them.
 
-PyTensor is about to return outputs only; here, updates of shared variables and of
-random streams come second.
+PyTensor will return outputs only. Here, the second result has the updates of shared
+variables and random streams.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from .pytensor_versions import OrderedUpdates, quiet
 
 
 def _with_updates(theirs: Callable) -> Callable:
-    """Return a function of PyTensor's that returns the updates for `function`, too."""
+    """Return a loop function of PyTensor, which returns outputs and updates."""
 
     @functools.wraps(theirs)
     def loop(*args: Any, **kwargs: Any) -> tuple[Any, Any]:
@@ -28,7 +28,7 @@ def _with_updates(theirs: Callable) -> Callable:
             outputs, updates = theirs(*args, **kwargs)
         return outputs, OrderedUpdates(updates)
 
-    loop.__module__ = __name__  # by which it is pickled
+    loop.__module__ = __name__  # for pickling
     return loop
 
 

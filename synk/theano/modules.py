@@ -1,13 +1,13 @@
-"""Theano's modules: made of one table when they are imported.
+"""Theano's modules: made from the table `SOURCES` when they are imported.
 
-`theano.tensor.nnet.bn` and the like have no files. What such a module has is looked up
-in its *sources*, in their order, when it is asked for. A source is a module of
-PyTensor's or Python's; or with a dot before it, one of Theano's or a file of this
-folder. After a colon are the names that are taken of it, ``new=old`` if it has another
-there; without one, all that are public and no modules.
+`theano.tensor.nnet.bn` and the like have no files. A name of such a module is looked up
+in the module's *sources*, in order, at its first use. A source is a module of PyTensor
+or Python; or, with a dot before it, one of Theano's or a file of this folder. Names
+after a colon are taken from the source, as ``new=old`` if it has another name there;
+without a colon, all public names except modules are.
 
-Modules are found through the path of their package, of which an entry, `PLACE`, is on
-no disk: so `pkgutil` goes through them, and `importlib` finds, makes and reloads them.
+Python finds the modules through the path of their package, which has an entry `PLACE`
+that is on no disk: `pkgutil` lists them, and `importlib` finds, makes and reloads them.
 """
 
 from __future__ import annotations
@@ -205,11 +205,11 @@ ABSENT = {
     "theano.tensor.slinalg.solve_upper_triangular": "use solve_triangular",
     "theano.tensor.topk": "use sort",
 }
-"""What Theano had and is not here -> what to use."""
+"""Names of Theano that are missing here, and what to use instead."""
 
 
 def hint(name: str) -> str:
-    """Return what to say of a name of Theano's that is not here."""
+    """Return a message for a missing name of Theano."""
     if name in ABSENT:
         return f"{name} is not part of synk's Theano: {ABSENT[name]}"
     place = name.rpartition(".")[0].replace("theano", "pytensor", 1)
@@ -225,7 +225,7 @@ _MISSING = object()
 
 
 def fill(namespace: dict[str, Any]) -> None:
-    """Give a module of Theano's, while it is made, what it has."""
+    """Fill the namespace of a module of Theano when it is imported."""
     name = namespace["__name__"]
     module = name.removeprefix(OURS).removeprefix(".")
     if module in gpu.NAMES:
@@ -253,8 +253,8 @@ def fill(namespace: dict[str, Any]) -> None:
             found = _look_up(module, listed)
             if found is not _MISSING:
                 namespace[listed] = found
-    # A module with the name of a function, as theano.tensor.sort, is imported before:
-    # the import puts it in its package, where the function has to be.
+    # A module with the name of a function, as theano.tensor.sort, is imported first, as
+    # its import would replace the function in the package.
     for child in _children(module):
         found = _look_up(module, child)
         if found is not _MISSING:
@@ -263,7 +263,7 @@ def fill(namespace: dict[str, Any]) -> None:
 
 
 def _is_others(value: Any) -> bool:
-    """Tell whether a module has imported something for its own use."""
+    """Return whether a value is a module, or defined outside of PyTensor and synk."""
     if isinstance(value, FunctionType | BuiltinFunctionType | type):
         return str(value.__module__).partition(".")[0] not in ("pytensor", "synk")
     return isinstance(value, ModuleType)
@@ -271,7 +271,7 @@ def _is_others(value: Any) -> bool:
 
 @cache
 def _sources(module: str) -> list[tuple[str, dict[str, str] | None]]:
-    """Return the modules that one's names come from, and which: new name -> old."""
+    """Return a module's sources, each with its names (new -> old); None: all public."""
     found: list[tuple[str, dict[str, str] | None]] = []
     for source in SOURCES[module].split():
         place, _, names = source.partition(":")
@@ -282,6 +282,7 @@ def _sources(module: str) -> list[tuple[str, dict[str, str] | None]]:
 
 
 def _look_up(module: str, name: str) -> Any:
+    """Return a name's value from a module's sources, or `_MISSING`."""
     for place, names in _sources(module):
         there = _import(place)
         if there is None:
@@ -312,7 +313,7 @@ def _is_public(there: ModuleType, name: str) -> bool:
 
 
 def _import(place: str) -> ModuleType | None:
-    """Return a module, or None if the installed PyTensor has it not."""
+    """Return a module, or None if the installed PyTensor does not have it."""
     try:
         return importlib.import_module(place)
     except ModuleNotFoundError as error:
@@ -331,19 +332,19 @@ def _children(module: str) -> list[str]:
 
 
 class Maker(InspectLoader):
-    """Makes modules of Theano's, by a source of two lines."""
+    """The loader of Theano's modules, whose source code calls `fill`."""
 
     def is_package(self, fullname: str) -> bool:
-        """Tell whether a module has others below it."""
+        """Return whether a module has submodules."""
         return bool(_children(fullname.removeprefix(f"{OURS}.")))
 
     def get_source(self, fullname: str) -> str:
-        """Return what is run to make a module."""
+        """Return the source code of a module."""
         return f"from {__name__} import fill as _fill\n\n_fill(globals())\n"
 
 
 class Finder(PathEntryFinder):
-    """Finds modules of Theano's through a package's path, which says whose they are."""
+    """Finds the submodules of a package, whose name follows `PLACE` in its path."""
 
     def __init__(self, place: str) -> None:
         if not place.startswith(PLACE):
@@ -351,7 +352,7 @@ class Finder(PathEntryFinder):
         self._package = place.removeprefix(PLACE)
 
     def find_spec(self, fullname: str, target: Any = None) -> ModuleSpec | None:
-        """Return the spec of a module in the table."""
+        """Return the spec of a module in the table; None for others."""
         module = fullname.removeprefix(f"{OURS}.")
         if module not in SOURCES:
             return None
@@ -369,7 +370,7 @@ class Finder(PathEntryFinder):
 
 
 def register(path: list[str]) -> None:
-    """Have Theano's modules found through the path of a package."""
+    """Let Python find Theano's modules through `path`, that of a package."""
     if Finder not in sys.path_hooks:
         sys.path_hooks.append(Finder)
     if PLACE not in path:

@@ -19,7 +19,7 @@ from .pytensor_versions import KNOWS_CHOSEN_COLUMNS
 
 
 def _rows(x: Any) -> Any:
-    """Return `x`; of a vector, a matrix of one row, as Theano has it."""
+    """Return `x`; a vector becomes a matrix of one row, as in Theano."""
     x = pt.as_tensor_variable(x)
     if x.ndim == 0:
         raise ValueError(f"softmax needs a vector or a matrix, got the scalar {x}")
@@ -45,8 +45,9 @@ def softsign(x: Any) -> Any:
 def ultra_fast_sigmoid(x: Any) -> Any:
     """Return Theano's approximation of the sigmoid by rational pieces.
 
-    With a = abs(x) / 2: ``0.75 a / (1 + a)`` added to 0.5 below 1.7, then straight
-    lines to 3 and a constant. Off by 0.03 at most; not monotonous at 1.7.
+    With a = abs(x) / 2, the distance from 0.5 is ``0.75 a / (1 + a)`` below a = 1.7, a
+    straight line up to 3, and then constant. The error is at most 0.03; the function is
+    not monotonic at 1.7.
     """
     x = pt.as_tensor_variable(x)
     half = 0.5 * x
@@ -74,10 +75,10 @@ def _floating(x: Any) -> str:
 
 
 def relu(x: Any, alpha: Any = 0) -> Any:
-    """Return max(x, 0), or with `alpha` the slope below 0: max(x, alpha x).
+    """Return max(x, 0), or with `alpha`, the slope below 0, max(x, alpha x).
 
-    Written, as Theano did, by x and abs(x): the gradient at 0 is half that above. So
-    without `alpha` the result of NumPy's arrays and numbers is one of NumPy's.
+    Computed from x and abs(x), as in Theano: the gradient at 0 is half of that above.
+    Without `alpha`, the result for NumPy arrays and numbers is one of NumPy.
     """
     plain = isinstance(alpha, int | float) and alpha == 0
     if not plain or not isinstance(x, np.ndarray | np.generic | int | float):
@@ -91,7 +92,7 @@ def relu(x: Any, alpha: Any = 0) -> Any:
 def elu(x: Any, alpha: Any = 1) -> Any:
     """Return x above 0, alpha (exp(x) - 1) below (arXiv 1511.07289)."""
     x = pt.as_tensor_variable(x)
-    # The minimum keeps the exponential, and its gradient, finite where it is not used.
+    # The minimum keeps the exponential, and its gradient, finite for x above 0.
     return pt.switch(pt.gt(x, 0), x, alpha * pt.expm1(pt.minimum(x, 0)))
 
 
@@ -114,11 +115,11 @@ def h_softmax(
 ) -> Any:
     """Return a softmax in two levels: of classes, and of outputs within a class.
 
-    The probability of each row's target, shape (batch_size,); without a target, of all
-    outputs, shape (batch_size, n_outputs). (Goodman, "Classes for fast maximum entropy
-    training", ICASSP 2001.) `W1` and `b1` of the first level have the shapes (features,
-    n_classes) and (n_classes,); those of the second (n_classes, features, k) and
-    (n_classes, k), with ``k = n_outputs_per_class``.
+    It returns the probability of each row's target, shape (batch_size,); without a
+    target those of all outputs, shape (batch_size, n_outputs). (Goodman, "Classes for
+    fast maximum entropy training", ICASSP 2001.) `W1` and `b1` of the first level have
+    the shapes (features, n_classes) and (n_classes,); those of the second (n_classes,
+    features, k) and (n_classes, k), with ``k = n_outputs_per_class``.
     """
     x = pt.as_tensor_variable(x)
     W2, b2 = pt.as_tensor_variable(W2), pt.as_tensor_variable(b2)
@@ -151,7 +152,7 @@ def sigmoid_binary_crossentropy(output: Any, target: Any) -> Any:
 
 
 def categorical_crossentropy(coding_dist: Any, true_dist: Any) -> Any:
-    """Return the cross-entropy of each row with distributions, or with true columns."""
+    """Return the cross-entropy of each row, with true distributions or columns."""
     coding_dist = pt.as_tensor_variable(coding_dist)
     true_dist = pt.as_tensor_variable(true_dist)
     if true_dist.ndim == coding_dist.ndim:
@@ -175,15 +176,15 @@ def crossentropy_categorical_1hot(coding_dist: Any, true_one_of_n: Any) -> Any:
         )
     rows = pt.arange(coding_dist.shape[0])
     if coding_dist.owner is not None and isinstance(coding_dist.owner.op, Softmax):
-        # PyTensor knows the logarithm of a softmax, and its gradient, in this form
-        # only: they are finite where a probability is too small for a number.
+        # PyTensor rewrites the logarithm of a softmax, and its gradient, in this form
+        # only, so that they are finite if a probability is too small for a number.
         if KNOWS_CHOSEN_COLUMNS:
             return -pt.log(coding_dist)[rows, true_one_of_n]
-        # Not computed from the probabilities: a gradient by these is refused.
+        # From the logits; so a gradient by the probabilities raises.
         (logits,) = coding_dist.owner.inputs
         axis = coding_dist.owner.op.axis
         return -_log_softmax(logits, axis=axis)[rows, true_one_of_n]
-    # Of the other columns no logarithm is taken: the gradient of one of 0 is 0 / 0.
+    # No logarithm of other columns: the gradient of that of 0 would be 0 / 0.
     return -pt.log(coding_dist[rows, true_one_of_n])
 
 
@@ -197,9 +198,9 @@ def _columns(columns: Any) -> Any:
 def crossentropy_softmax_argmax_1hot_with_bias(
     x: Any, b: Any, y_idx: Any
 ) -> tuple[Any, Any, Any]:
-    """Return cross-entropy, softmax and its largest column, of ``x + b``.
+    """Return cross-entropy, softmax, and the softmax's largest column, of ``x + b``.
 
-    The largest columns have the dtype of `y_idx`, which has the true ones.
+    `y_idx` has the true columns. The largest columns have its dtype.
     """
     logits = pt.as_tensor_variable(x) + b
     y_idx = _columns(y_idx)
@@ -210,9 +211,9 @@ def crossentropy_softmax_argmax_1hot_with_bias(
 
 
 def confusion_matrix(actual: Any, pred: Any) -> list:
-    """Return how often each label was taken for each, and the labels in order.
+    """Return the confusion matrix, and the labels in order.
 
-    The matrix has a row for each true label.
+    The matrix has a row for each true label, and a column for each predicted one.
     """
     actual, pred = pt.as_tensor_variable(actual), pt.as_tensor_variable(pred)
     for name, labels in ("actual", actual), ("pred", pred):
@@ -230,7 +231,7 @@ def confusion_matrix(actual: Any, pred: Any) -> list:
 def batch_normalization(
     inputs: Any, gamma: Any, beta: Any, mean: Any, std: Any, mode: str = "low_mem"
 ) -> Any:
-    """Return ``(inputs - mean) * (gamma / std) + beta``; `mode` changes nothing."""
+    """Return ``(inputs - mean) * (gamma / std) + beta``; `mode` has no effect."""
     if mode not in ("low_mem", "high_mem"):
         raise ValueError(f"mode must be 'low_mem' or 'high_mem', got {mode!r}")
     return (pt.as_tensor_variable(inputs) - mean) * (gamma / std) + beta

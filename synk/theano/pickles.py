@@ -1,7 +1,7 @@
 """`theano.misc.pkl_utils`: objects in zip files, with their arrays by name.
 
-``numpy.load`` reads the arrays of such a file, those of shared variables by the names
-of these.
+``numpy.load`` reads the arrays of such a file. Arrays of shared variables have the
+variables' names.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ import numpy as np
 from pytensor.compile import SharedVariable
 
 _PICKLE = "pkl"
-"""The member that holds everything but the arrays."""
+"""The member of the zip file with everything but the arrays."""
 
 
 class _Names:
-    """Gives arrays names: those of shared variables theirs, others numbers."""
+    """Gives arrays names: those of their shared variables, or numbers."""
 
     def __init__(self) -> None:
         self.arrays: dict[str, np.ndarray] = {}
@@ -55,7 +55,8 @@ def dump(
 ) -> None:
     """Write an object to an open zip file, from which `load` reads it.
 
-    `persistent_id` names what is to be stored apart, in place of the names of arrays.
+    `persistent_id` returns the name of an object that the caller stores, or None; by
+    default arrays get names and are stored in the file.
 
     Examples
     --------
@@ -88,10 +89,10 @@ def dump(
 def load(f: Any, persistent_load: Callable | None = None) -> Any:
     """Read an object that `dump` has written. Loading a pickle runs its code.
 
-    `persistent_load` returns what was stored apart, by its name.
+    `persistent_load` returns an object by the name that `persistent_id` gave to it.
     """
     with np.load(f, allow_pickle=False) as archive:
-        array = functools.cache(archive.__getitem__)  # what is shared is one object
+        array = functools.cache(archive.__getitem__)  # each array is one object
 
         class Unpickler(pickle.Unpickler):
             def persistent_load(self, name: Any) -> Any:

@@ -1,11 +1,11 @@
-"""What differs between PyTensor's versions, or is not public there.
+"""Names and behaviour that differ between PyTensor's versions, or are private there.
 
-Written against PyTensor 2.38 and 3.0; ``test_theano_programs.py`` tells when a line
-here stops being true.
+Written for PyTensor 2.38 and 3.0; ``test_theano_programs.py`` fails if a line here is
+no longer true.
 
 * 3.0 calls ``Lop`` and ``Rop`` `pullback` and `pushforward`.
 * 3.0 warns of ``default_update``, of random variables that hide their generator, and of
-  ``scan`` that returns updates: all of that is how Theano's scripts work.
+  ``scan`` that returns updates, all of which Theano's scripts use.
 * 3.0 moved ``debugmode``, ``nanguardmode`` and ``monitormode``, and dropped
   ``OrderedUpdates``.
 """
@@ -29,8 +29,8 @@ pushforward: Callable = getattr(pytensor.gradient, "pushforward", None) or (
 )
 
 KNOWS_CHOSEN_COLUMNS = hasattr(pytensor.gradient, "pullback")
-"""Whether the gradient of ``log(softmax(x))[rows, columns]`` is rewritten to be finite
-where a probability is 0; 2.38 knows it of sums along rows only."""
+"""Whether PyTensor makes the gradient of ``log(softmax(x))[rows, columns]`` finite if a
+probability is 0; 2.38 does so for sums along rows only."""
 
 DEBUGMODE, NANGUARDMODE, MONITORMODE = (
     (f"pytensor.compile.{name}", f"pytensor.compile.debug.{name}")
@@ -38,14 +38,14 @@ DEBUGMODE, NANGUARDMODE, MONITORMODE = (
 )
 
 ADVICE = (DeprecationWarning, FutureWarning, PendingDeprecationWarning)
-"""What PyTensor's advice on newer ways of writing is."""
+"""The classes of PyTensor's warnings about deprecated usage."""
 
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Silence PyTensor's advice on newer ways of writing in a ``with`` block.
+    """Silence PyTensor's warnings about deprecated usage in a ``with`` block.
 
-    The one who wrote ``theano.scan(...)`` in 2015 can't follow it.
+    Scripts of Theano's time cannot follow their advice.
     """
     with warnings.catch_warnings():
         for category in ADVICE:
@@ -54,7 +54,7 @@ def quiet() -> Iterator[None]:
 
 
 def first_of(names: tuple[str, ...], attribute: str) -> Any:
-    """Return `attribute` of the first of the modules `names` that exists."""
+    """Return `attribute` of the first module in `names` that exists."""
     for name in names:
         try:
             return getattr(importlib.import_module(name), attribute)
@@ -64,16 +64,16 @@ def first_of(names: tuple[str, ...], attribute: str) -> Any:
 
 
 OrderedUpdates: Any = dict
-"""What `scan` returns beside its outputs: PyTensor's class, or what took its place."""
+"""The class of updates that `scan` returns: PyTensor's, or dict in versions without."""
 
 with suppress(ImportError):
     OrderedUpdates = importlib.import_module("pytensor.updates").OrderedUpdates
 
 
 def draw(op: Callable, rng: Any, *args: Any, **kwargs: Any) -> tuple[Any, Any]:
-    """Draw from a random variable; the sample, and the generator after it.
+    """Draw from a random variable; return the sample, and the generator after it.
 
-    `rng` moves on in every function that uses the sample.
+    Functions that use the sample update `rng`, by its default update.
     """
     with quiet():
         sample = op(*args, rng=rng, **kwargs)

@@ -1,8 +1,8 @@
-"""Random streams: fresh numbers in every call, and on every rank.
+"""Random streams: new numbers in every call, and on every rank.
 
-Each draw has a NumPy generator of its own in a shared variable, which the compiled
-function moves on. The numbers are NumPy's and not those that Theano drew from the same
-seed. `synk.function` gives each rank a stream of its own.
+Each draw has its own NumPy generator in a shared variable, which compiled functions
+update. The numbers are NumPy's, and not those that Theano drew from the same seed.
+`synk.function` gives each rank its own stream.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ _GeneratorVariable: Any = type(pytensor.shared(np.random.default_rng(0)))
 
 
 class Seedable(np.random.Generator):
-    """A generator of NumPy's that can be seeded as Theano's were.
+    """A NumPy generator with the methods of Theano's, such as `seed`.
 
-    As in its tutorial: ``numbers = u.rng.get_value(borrow=True)``,
+    As in Theano's tutorial: ``numbers = u.rng.get_value(borrow=True)``,
     ``numbers.seed(89234)``, ``u.rng.set_value(numbers, borrow=True)``.
     """
 
@@ -40,7 +40,7 @@ class Seedable(np.random.Generator):
         return copy.deepcopy(self.bit_generator.state)
 
     def set_state(self, state: Any) -> None:
-        """Go on from a state that `get_state` returned."""
+        """Set the state to one that `get_state` returned."""
         self.bit_generator.state = state
 
 
@@ -50,12 +50,12 @@ class SeedableVariable(_GeneratorVariable):
     def get_value(
         self, borrow: bool = False, return_internal_type: bool = False
     ) -> Any:
-        """Return the generator; with `borrow`, what is done to it is done to ours."""
+        """Return the generator, or without `borrow` a copy."""
         value = super().get_value(borrow=borrow)
         return Seedable(value.bit_generator)
 
     def set_value(self, new_value: Any, borrow: bool = False) -> None:
-        """Take a generator, or a copy of it."""
+        """Set the generator: with `borrow` this one, else a copy."""
         if isinstance(new_value, Seedable):
             new_value = np.random.Generator(new_value.bit_generator)
         super().set_value(new_value, borrow=borrow)
@@ -74,9 +74,9 @@ def _floats(dtype: Any) -> str:
 class RandomStreams:
     """`theano.tensor.shared_randomstreams.RandomStreams`.
 
-    Without a `seed`, every run draws other numbers. Of a draw, `size` is the shape, and
-    `ndim` the length of a symbolic one; floats are of ``config.floatX`` unless `dtype`
-    is given.
+    Without a `seed`, every run draws other numbers. In draws, `size` is the shape,
+    `ndim` the length of a symbolic shape, and `dtype` that of the result, by default
+    ``config.floatX`` for floats.
     """
 
     def __init__(self, seed: Any = None) -> None:
@@ -91,7 +91,7 @@ class RandomStreams:
         raise AttributeError(f"{type(self).__name__} has no {name}{instead}", name=name)
 
     def seed(self, seed: Any = None) -> None:
-        """Start every stream afresh, by default from the seed of the constructor."""
+        """Seed every stream anew, by default from the seed of the constructor."""
         if seed is None:
             seed = self.default_instance_seed
         self._seeds = np.random.SeedSequence(seed)
@@ -101,7 +101,7 @@ class RandomStreams:
 
     @property
     def rstate(self) -> np.random.SeedSequence:
-        """Where the seeds of streams to come are from; it can be set to another's."""
+        """The source of seeds for new streams; it can be set to another's `rstate`."""
         return copy.deepcopy(self._seeds)
 
     @rstate.setter
@@ -128,7 +128,7 @@ class RandomStreams:
 
     @staticmethod
     def _made_of(drawn: Any, value: Any, dtype: str) -> Any:
-        """Return what is computed of a draw, with the draw's stream and its update."""
+        """Return a value computed from a draw, with the draw's `rng` and `update`."""
         cast: Any = pt.cast(value, dtype)
         cast.rng, cast.update = drawn.rng, drawn.update
         return cast
@@ -192,12 +192,12 @@ class MRG_RandomStreams(RandomStreams):
         nstreams: Any = None,
         truncate: bool = False,
     ) -> Any:
-        """Draw from a normal distribution, perhaps cut off at 2 `std` from `avg`."""
+        """Draw from a normal distribution; with `truncate` within 2 `std` of `avg`."""
         if not truncate:
             return super().normal(size, avg, std, ndim, dtype)
         if size is None:
             size = (pt.as_tensor_variable(avg) + std).shape
-        # By the inverse of its distribution function.
+        # By the inverse of the distribution function.
         within = math.erf(math.sqrt(2))
         given = {"size": size, "ndim": ndim, "dtype": "float64"}
         drawn = self._draw(ptr.uniform, -within, within, **given)

@@ -1,7 +1,7 @@
-"""Functions of `theano.tensor` that PyTensor has not, or has with other arguments.
+"""Functions of `theano.tensor` that PyTensor lacks, or has with other arguments.
 
-Scripts name arguments as Theano did, and give some by place that PyTensor has by name
-alone. What has the same arguments there is not here.
+Scripts use Theano's names of arguments, and pass some by position that are keyword-only
+in PyTensor. Functions with the same arguments in PyTensor are not here.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ class _Plain(type):
 
 
 class TensorVariable(metaclass=_Plain):
-    """The class of expressions and inputs; making one makes PyTensor's.
+    """The class of expressions and inputs; a call makes PyTensor's TensorVariable.
 
-    In PyTensor, a shared variable is a ``TensorVariable``; in Theano it was not, and
-    code tells parameters from expressions by that (recurrent layers of Lasagne their
-    initial states).
+    In PyTensor, a shared variable is a ``TensorVariable``; in Theano it was not. Code
+    distinguishes parameters from expressions by that, as recurrent layers of Lasagne do
+    for initial states.
     """
 
 
@@ -56,7 +56,7 @@ def _constructor(name: str) -> Callable:
     theirs = getattr(pt, name)
 
     def make(name: str | None = None, dtype: Any = None, **kwargs: Any) -> Any:
-        """Make a variable, whose axes may be said to have length 1."""
+        """Make a variable; `broadcastable` names its axes of length 1."""
         if "broadcastable" in kwargs:
             kwargs["shape"] = _shape(kwargs.pop("broadcastable"))
         return theirs(name, dtype=dtype, **kwargs)
@@ -81,7 +81,7 @@ def tensor(
     name: str | None = None,
     **kwargs: Any,
 ) -> Any:
-    """Make a variable of any type; `shape` is taken in place of `broadcastable`."""
+    """Make a variable of any type, by `broadcastable`, or by PyTensor's `shape`."""
     if broadcastable is not None:
         kwargs["shape"] = _shape(broadcastable)
     return TensorType(dtype, **kwargs)(name)
@@ -101,15 +101,15 @@ def mean(
     keepdims: bool = False,
     acc_dtype: Any = None,
 ) -> Any:
-    """Return the mean along axes; `op` means nothing any more."""
+    """Return the mean along axes; `op` has no effect."""
     return pt.mean(input, axis, dtype, keepdims=keepdims, acc_dtype=acc_dtype)
 
 
 def reshape(x: Any, newshape: Any, ndim: int | None = None) -> Any:
-    """Return `x` in another shape; of a symbolic one `ndim` is the length."""
+    """Return `x` in another shape; `ndim` is the length of a symbolic one."""
     if isinstance(newshape, tuple | list):
-        # PyTensor 3.0 would cast each number, in a node without inputs. Of a loop's
-        # graph such a node comes into the graph around it, whose rewrites break both.
+        # PyTensor 3.0 would cast each number, in a node without inputs. Such a node of
+        # a loop's graph would move to the outer graph, whose rewrites break both.
         newshape = [
             pt.constant(n, dtype="int64") if isinstance(n, int) else n for n in newshape
         ]
@@ -117,7 +117,7 @@ def reshape(x: Any, newshape: Any, ndim: int | None = None) -> Any:
 
 
 def flatten(x: Any, ndim: int | None = None, outdim: int | None = None) -> Any:
-    """Return `x` with its last axes made one, so that `ndim` (1) axes remain."""
+    """Return `x` with its last axes merged, so that `ndim` (1) axes remain."""
     if outdim is not None:
         if ndim is not None:
             raise ValueError("outdim and ndim are one argument; give one of them")
@@ -142,8 +142,8 @@ def stack(*tensors: Any, **kwargs: Any) -> Any:
 def tile(x: Any, reps: Any, ndim: int | None = None) -> Any:
     """Repeat `x` along its last axes.
 
-    The result has `ndim` axes, which are added in front. It is needed if `reps` is a
-    vector whose length is not known.
+    The result has `ndim` axes, the new ones in front. `ndim` is needed if `reps` is a
+    vector of unknown length.
     """
     x = pt.as_tensor_variable(x)
     if ndim is None:
@@ -160,7 +160,7 @@ def tile(x: Any, reps: Any, ndim: int | None = None) -> Any:
 
 
 def _in_front(reps: Any, ndim: int) -> list:
-    """Return `ndim` entries: those of a vector of any length, and ones before them."""
+    """Return `ndim` entries: ones, and then those of a vector of any length."""
     fits = Assert(f"tile: reps has more than ndim={ndim} entries")
     reps = fits(reps, reps.shape[0] <= ndim)
     padded = pt.concatenate([pt.ones(ndim, dtype=reps.dtype), reps])[-ndim:]
@@ -173,10 +173,10 @@ _NARROW = {"uint8": 8, "uint16": 16, "uint32": 32, "int8": 8, "int16": 16}
 
 
 def cast(x: Any, dtype: Any) -> Any:
-    """Return `x` in another dtype; "floatX" is one as well.
+    """Return `x` in another dtype, which may be "floatX".
 
-    Integers that do not fit wrap around, as in NumPy. Floats become narrow integers by
-    way of int64: of 300.0 as a uint8 PyTensor's engines make 44, 255 or an error.
+    Integers that do not fit wrap around, as in NumPy. Floats become narrow integers via
+    int64, as PyTensor's engines differ: 300.0 as a uint8 is 44, 255 or an error.
     """
     x = pt.as_tensor_variable(x)
     bits = _NARROW.get(str(dtype))
@@ -197,7 +197,7 @@ def xlogy0(x: Any, y: Any) -> Any:
     """Return x log y, and 0 where `x` is 0."""
     x, y = pt.as_tensor_variable(x), pt.as_tensor_variable(y)
     zero = pt.eq(x, 0)
-    # The inner switch keeps the logarithm, and its gradient, finite there.
+    # The inner switch keeps the logarithm of 0, and its gradient, finite.
     return pt.switch(zero, 0.0, x * pt.log(pt.switch(zero, 1.0, y)))
 
 
@@ -205,26 +205,26 @@ def xlogy0(x: Any, y: Any) -> Any:
 
 
 def addbroadcast(x: Any, *axes: int) -> Any:
-    """Return `x` known to have length 1 along `axes`; checked when it is computed."""
+    """Return `x` with static length 1 along `axes`, which a call checks."""
     x = pt.as_tensor_variable(x)
     return pt.specify_broadcastable(x, *axes) if axes else x
 
 
 def unbroadcast(x: Any, *axes: int) -> Any:
-    """Return `x`, of which nothing is known of its length along `axes`."""
+    """Return `x` with unknown static lengths along `axes`."""
     x = pt.as_tensor_variable(x)
     if not any(x.type.broadcastable[axis] for axis in axes):
         return x
     shape = [None if i in axes else n for i, n in enumerate(x.type.shape)]
-    # PyTensor has no Op that forgets; a graph of an input of the wider type does.
+    # PyTensor has no Op for that; the identity graph of a wider input does it.
     wider: Any = pt.tensor("x", dtype=x.dtype, shape=tuple(shape))
     return OpFromGraph([wider], [wider.copy()], inline=True)(x)
 
 
 def patternbroadcast(x: Any, broadcastable: Sequence[bool]) -> Any:
-    """Return `x` with length 1 known along the axes where `broadcastable` is true.
+    """Return `x` with static length 1 where `broadcastable` is true.
 
-    Nothing is known of the others.
+    The other axes that had length 1 get unknown static lengths.
     """
     x = pt.as_tensor_variable(x)
     pattern = list(broadcastable)
@@ -245,7 +245,7 @@ class Rebroadcast:
         self.axis = dict(axes)
 
     def __call__(self, x: Any) -> Any:
-        """Return `x` with what is known of its axes changed."""
+        """Return `x` with the static lengths of its axes changed."""
         x = pt.as_tensor_variable(x)
         pattern = list(x.type.broadcastable)
         for axis, one in self.axis.items():
@@ -259,8 +259,8 @@ class Rebroadcast:
 def batched_dot(a: Any, b: Any) -> Any:
     """Return the dot product of each pair of elements along axis 0.
 
-    By ``matmul``, as PyTensor gives up its own. Both have 2 or 3 dimensions, or one of
-    them has 1; of more it is a `batched_tensordot`.
+    By ``matmul``, as PyTensor deprecates its own function. With more than 3 dimensions
+    it is a `batched_tensordot`.
     """
     a, b = pt.as_tensor_variable(a), pt.as_tensor_variable(b)
     if a.ndim == 0 or b.ndim == 0:
@@ -282,8 +282,8 @@ def batched_dot(a: Any, b: Any) -> Any:
 def batched_tensordot(x: Any, y: Any, axes: Any = 2) -> Any:
     """Return the `tensordot` of each pair of elements along axis 0.
 
-    `axes` says how many to sum over, the last of `x` and the first of `y`; or which, as
-    a pair of lists.
+    `axes` is the number of axes to sum over, the last of `x` and the first of `y`; or a
+    pair of lists of axes.
     """
     x, y = pt.as_tensor_variable(x), pt.as_tensor_variable(y)
     if isinstance(axes, int):
@@ -307,12 +307,12 @@ def batched_tensordot(x: Any, y: Any, axes: Any = 2) -> Any:
 
 
 def eigh(a: Any, UPLO: str = "L") -> Any:
-    """Return eigenvalues and eigenvectors by the lower ("L") or upper triangle."""
+    """Return eigenvalues and eigenvectors, from the lower ("L") or upper triangle."""
     return pt.linalg.eigh(a, UPLO=UPLO)
 
 
 def qr(a: Any, mode: Any = "reduced") -> Any:
-    """Return the QR decomposition, Theano's and NumPy's "reduced" unless asked."""
+    """Return the QR decomposition, by default "reduced" as in Theano and NumPy."""
     return pt.linalg.qr(a, mode="economic" if mode == "reduced" else mode)
 
 
