@@ -101,10 +101,9 @@ class Arrangement:
         ]
 
     def rows(self, batch: Any, fixed: Sequence[Any]) -> Any:
-        """Return the rows that one call of a run selects; see `is_of_one_set`."""
+        """Return the rows that one call of a run selects, or None: see `arranged`."""
         arranged = self.arranged(self.with_choosing(batch, fixed))
-        assert arranged is not None
-        return arranged[1]
+        return arranged and arranged[1]
 
     def is_of_one_set(self, values: Sequence[Any]) -> bool:
         """Return whether a call selects the same rows of all scattered inputs."""

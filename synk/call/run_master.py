@@ -76,7 +76,8 @@ class FunctionRun(Bound):
     """A run: its arguments are checked once, and each batch when it is taken.
 
     ``one_call(batch)`` makes a call outside the run, and returns the wanted outputs.
-    ``rows_of(batch)`` returns the rows that a batch selects. Times are added to `ran`.
+    ``rows_of(batch)`` returns the rows that a batch selects; None: it needs `one_call`.
+    Without `rows_of` a batch is the rows itself. Times are added to `ran`.
     """
 
     def __init__(
@@ -86,7 +87,7 @@ class FunctionRun(Bound):
         how: Options,
         one_call: Callable[[Any], list],
         ran: RunTimes,
-        rows_of: Callable[[Any], Any] = lambda batch: batch,
+        rows_of: Callable[[Any], Any] | None = None,
     ) -> None:
         inputs = values[: len(variant.spec.inputs)]
         if any(isinstance(value, Data) and value.minibatch for value in inputs):
@@ -107,9 +108,9 @@ class FunctionRun(Bound):
         """Make the calls; yield for each launch the values of each output."""
         placement = self.variant.placement
         for some in _in_launches(batches, placement):
-            calls = [self._call(batch) for batch in some]
+            calls = [call for call in map(self._call, some) if call is not None]
             before = [call.bounds for call in calls[:-1]]
-            if placement.changes_what_it_reads(before):
+            if len(calls) < len(some) or placement.changes_what_it_reads(before):
                 # The next call may need another variant, or be refused.
                 yield from _one_by_one(some, self._one_call, self._ran, report)
                 continue
@@ -117,11 +118,13 @@ class FunctionRun(Bound):
                 placement.check_parts(call.bounds)
             yield from self._by_plans(calls, report)
 
-    def _call(self, batch: Any) -> CallRows:
+    def _call(self, batch: Any) -> CallRows | None:
         """Check a batch, or a `batch_s` without scattered inputs; return its rows."""
         spec, size = self.variant.spec, SESSION.size
+        if self._rows_of is not None and (batch := self._rows_of(batch)) is None:
+            return None
         if spec.inputs:
-            selection = select(self._rows_of(batch), self.rows.total)
+            selection = select(batch, self.rows.total)
             bounds = cuts(count(selection), size)
             return CallRows(selection, bounds, *self.rows[2:])
         if batch is None:

@@ -199,7 +199,11 @@ def test_slices_subsets_names_and_the_plain_run():
 def test_arguments_that_choose_no_rows_are_errors_of_the_script():
     (_, by_index), _ = made(by_number)
     (_, by_rows), _ = made(by_numbers)
+    x, i, data = pt.vector("x"), pt.lscalar("i"), pytensor.shared(np.ones(10))
+    three = synk.function([i], x.reshape((3, 1)), givens={x: data[3 * i : 3 * i + 3]})
     with synk.session(2):
+        with pytest.raises(AssertionError, match="shape"):  # a last batch of 1 row
+            three.run([0, 3])
         with pytest.raises(ValueError, match="the arguments choose the rows"):
             by_index(0, 0.5, batch=3)
         with pytest.raises(TypeError, match="index"):
