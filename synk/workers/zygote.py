@@ -282,7 +282,7 @@ class Zygote:
         """Send SIGINT to a rank, which stops Python code there."""
         if rank in self.pids:
             # Fails if the rank is dead, which the zygote will report, or this process
-            # has another user by now: the rank then only sees that it is aborted.
+            # has another user by now: then the rank only sees the aborted word.
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(self.pids[rank], signal.SIGINT)
 
