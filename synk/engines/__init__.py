@@ -115,7 +115,7 @@ def engine_for(mode: Any) -> Engine:
     return next(own, HOST)
 
 
-def mode_now(mode: Any) -> Any:
+def resolved_mode(mode: Any) -> Any:
     """Return `mode`, or for None the mode of PyTensor's present settings.
 
     Returns None if the settings are PyTensor's defaults: synk then chooses the engine.

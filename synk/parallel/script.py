@@ -16,7 +16,7 @@ from pytensor.compile import Mode
 from pytensor.compile.mode import get_mode
 
 from ..compiler.arguments import FunctionArguments, as_now, pairs_now
-from ..engines import mode_now
+from ..engines import resolved_mode
 from ..ranks.forking import fork
 from ..ranks.session import SESSION
 from ..ranks.starting import check_options
@@ -98,7 +98,7 @@ class ParallelFunctions(AbstractContextManager):
             name: (pairs_now if name in _PAIRS else as_now)(value)
             for name, value in given.items()
         }
-        given["mode"] = mode = mode_now(given.get("mode"))
+        given["mode"] = mode = resolved_mode(given.get("mode"))
         compile_it = partial(plain, **given)
         known: dict[str, Any] = {name: given.get(name) for name in _ALSO_OURS}
         options = {

@@ -37,9 +37,9 @@ from .names import (
     ForSteps,
     Sampling,
     asking_module,
+    model_or_context,
     other_sampler,
     paths_in_turn,
-    present,
     replaced_chain_runner,
     replaced_logp,
     replaced_nutpie,
@@ -72,7 +72,7 @@ class Parallel:
     """
 
     def __init__(self, model: Any, serial: bool | None, mode: Any, quiet: bool) -> None:
-        self._model = present(model)
+        self._model = model_or_context(model)
         self._serial, self._mode, self._quiet = serial, mode, quiet
         self._raises = serial is False  # errors of ranks, rather than compute serially
         self._made: dict[Any, tuple[Density | None, str]] = {}

@@ -139,7 +139,7 @@ class Density:
             return None
         return record.measured[BY_PYMC] / record.measured[BY_RANKS]
 
-    def keep(self, measured: dict[str, float]) -> None:
+    def write_record(self, measured: dict[str, float]) -> None:
         """Write a record of the seconds of a call, by `BY_RANKS` and by `BY_PYMC`."""
         plan = Plan(min(measured, key=measured.__getitem__))
         machine = SESSION.size, len(SESSION.context.place.cores)

@@ -37,13 +37,13 @@ from ..report.facts import PlanTimes
 from ..report.words import plan_table
 from ..user_frames import callers_level
 from .density import BY_PYMC, BY_RANKS, Density
-from .names import present, vector_function
+from .names import model_or_context, vector_function
 from .terms import value_of
 
 
 def make(model: Any, variables: Sequence[Any] | None, mode: Any) -> Density:
     """Return the density for `synk.pymc.logp_dlogp`; warn of serial terms."""
-    model = present(model)
+    model = model_or_context(model)
     values = values_of(model, variables)
     made = _shared(model, values, model.initial_point(0), mode)
     if made.refused:
@@ -61,7 +61,7 @@ def _shared(model: Any, values: list[Any], start: Any, mode: Any) -> Density:
 
 def tune(model: Any, mode: Any) -> list[PlanTimes]:
     """Measure a model's density; see `synk.pymc.tune`."""
-    model = present(model)
+    model = model_or_context(model)
     if "logp_dlogp_function" in vars(model):  # replaced by the block
         raise ValueError("tune a model before a block of synk.pymc.parallel, not in it")
     values, start = values_of(model, None), model.initial_point(0)
@@ -78,7 +78,7 @@ def tune(model: Any, mode: Any) -> list[PlanTimes]:
         calls = [partial(_timed, way, density.start) for way in ways.values()]
         firsts = [call() for call in calls]
         times = in_turns(calls)
-        density.keep(dict(zip(ways, times, strict=True)))
+        density.write_record(dict(zip(ways, times, strict=True)))
     told = [
         PlanTimes(name, took == min(times), took * 1e3, first, None)
         for name, took, first in zip(ways, times, firsts, strict=True)

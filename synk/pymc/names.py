@@ -31,7 +31,7 @@ def check_op() -> type:
     return CheckParameterValue
 
 
-def present(model: Any) -> Any:
+def model_or_context(model: Any) -> Any:
     """Return a model, by default that of the ``with`` block."""
     from pymc import modelcontext
 

@@ -19,12 +19,12 @@ import numpy as np
 
 from .density import Density, Plain
 from .make import make
-from .names import make_initial_point_fn, present
+from .names import make_initial_point_fn, model_or_context
 
 
 def nutpie_model(model: Any, mode: Any) -> Any:
     """Return a model for ``nutpie.sample``; see `synk.pymc.nutpie_model`."""
-    model = present(model)
+    model = model_or_context(model)
     if model.discrete_value_vars:
         names = ", ".join(var.name for var in model.discrete_value_vars)
         raise TypeError(f"nutpie has no steps for discrete variables: {names}")

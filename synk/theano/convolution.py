@@ -24,9 +24,9 @@ def _refuse(unshared: bool) -> None:
 
 
 def _with_shape(x: Any, shape: Any) -> Any:
-    """Return `x`, of which the lengths in `shape` are known.
+    """Return `x` with the static lengths in `shape`, except for the batch.
 
-    The batch's is left out, as Lasagne gives it from the type: each rank has fewer.
+    Lasagne gives the batch's length, too, but each rank has fewer rows.
     """
     x = pt.as_tensor_variable(x)
     if shape is None or x.owner is None:
@@ -51,9 +51,10 @@ def conv2d(
     unshared: bool = False,
     **options: Any,
 ) -> Any:
-    """Convolve images with filters; ``synk.nn.conv2d``, which has the options.
+    """Convolve images with filters; see ``synk.nn.conv2d``, also for the options.
 
-    Shapes are tuples of what is known, and None; `image_shape` is the older name.
+    The shapes may have None for unknown lengths; `image_shape` is an older name of
+    `input_shape`.
     """
     _refuse(unshared)
     known = image_shape if input_shape is None else input_shape
@@ -82,7 +83,7 @@ def conv2d_grad_wrt_inputs(
     unshared: bool = False,
     **kwargs: Any,
 ) -> Any:
-    """Return the gradient of `conv2d` by its images; further arguments as there."""
+    """Return the gradient of `conv2d` by its images; options are those of `conv2d`."""
     _refuse(unshared)
     return nn.conv2d_grad_wrt_inputs(output_grad, filters, input_shape, **kwargs)
 

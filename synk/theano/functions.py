@@ -65,7 +65,7 @@ def function(
         outputs = [outputs[key] for key in names]
     slots = [Slot.of(given, allow_input_downcast) for given in inputs]
     stateful = [slot for slot in slots if slot.state is not None]
-    # Replaced before the user's givens are, so that these may be computed from them.
+    # Before the user's givens, which may be computed from these variables.
     states = [(slot.variable, slot.state) for slot in stateful]
     updates = _pairs(updates) + [
         (slot.state, slot.given.update)
@@ -81,7 +81,7 @@ def function(
         "name": name,
         "rebuild_strict": rebuild_strict,
         "allow_input_downcast": allow_input_downcast,
-        "profile": profile or None,  # debugprint cannot do with False
+        "profile": profile or None,  # debugprint fails with False
         "on_unused_input": on_unused_input,
     }
     given = {"inputs": inputs, "outputs": outputs, "mode": _mode_of(mode)}
