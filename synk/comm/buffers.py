@@ -59,10 +59,9 @@ def make_shared_rows(
 class KeyedBuffers(Generic[Buffer]):
     """One rank's buffers by key. All ranks use the same key for the same buffer.
 
-    A key begins with the number of a function, or with the tuple of numbers of a list
-    of variables. All ranks make a buffer together, but each drops it by itself. So one
-    rank may have a buffer that another has dropped; they find that out at their next
-    meeting for that key.
+    A key begins with the number of a function, or a tuple of variables' numbers. All
+    ranks make a buffer together, but each drops it by itself. So one rank may have a
+    buffer that another has dropped; they find that out at their next meeting for it.
     """
 
     def __init__(
@@ -191,8 +190,7 @@ def agree_on_kinds(
 ) -> list[Kind]:
     """Return the dtypes and shapes of the values, which must be equal on all ranks.
 
-    `values` is None on a rank without values. Raises ShapeMismatch, on every rank, if
-    any differ. `names` are the values' names for the message.
+    Raises ShapeMismatch, on every rank, if any differ; `names` are for its message.
     """
     mine = None
     if values is not None:

@@ -65,9 +65,8 @@ class DeviceBuffers(KeyedBuffers["DeviceBuffer"]):
     ) -> list[Any]:
         """Combine the ranks' values, for all ranks or, if not `to_all`, for rank 0.
 
-        See `FlatBuffers.reduce`. The results are arrays of JAX, maybe not computed yet,
-        or of numpy if the host has combined them, and None for those that this rank
-        does not get.
+        See `FlatBuffers.reduce`. Results are arrays of JAX, maybe not computed yet, or
+        of numpy from the host, and None if this rank does not get them.
         """
         comm = self._comm
         if comm.size == 1:

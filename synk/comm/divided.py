@@ -122,8 +122,7 @@ def _less_of_type(a, b):
 @compile_kernel
 def _combine(op, total, values, share):
     # One loop for each op, as a test inside the loop would prevent vectorisation. As in
-    # numpy, a NaN wins a comparison: a NaN differs from itself. For integers the
-    # compiler removes that test.
+    # numpy, a NaN, which differs from itself, wins; for integers that test is free.
     if op == _AVG:
         for i in range(values.size):
             total[i] += values[i] * share
@@ -301,8 +300,7 @@ def is_direct(op: ReduceOp, dtype: np.dtype) -> bool:
 
 
 _COMPUTED_IN = {"float16": "float32", ("avg", "i"): "float64", ("avg", "u"): "float64"}
-"""The dtype in which a dtype, or an op of a kind of dtypes, is computed: numba has no
-float16 on a CPU, and averages of integers are rounded once."""
+"""The dtype in which others are computed: numba has no float16 on a CPU."""
 
 
 def _flatten(buffers: np.ndarray) -> tuple[np.ndarray, int]:

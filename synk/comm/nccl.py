@@ -164,10 +164,7 @@ class NcclTransport:
 
 
 def _import_everywhere(comm: SharedMemoryComm, shares_gpu: bool) -> tuple[Any, bytes]:
-    """Return nccl4py's module and rank 0's unique id.
-
-    Raises ImportError on all ranks if one has no NCCL.
-    """
+    """Return nccl4py's module and a unique id; raise ImportError if a rank has none."""
     nccl, unique, missing = None, b"", ""
     try:
         import_after_xla("cuda.core")

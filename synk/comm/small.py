@@ -36,8 +36,7 @@ from .shm import (
 )
 
 _MISFIT = 4
-"""Added to a state of `meet` if the values of some rank do not fit."""
-assert max(WAIT, MET, WAKE) < _MISFIT
+assert max(WAIT, MET, WAKE) < _MISFIT  # added to a state if some values do not fit
 
 _SET, _STRIDE, _START, _RUNS, _OPS = range(5)
 """Indices into an array that says how the values of a dtype lie in the slots: elements
@@ -127,8 +126,7 @@ class SmallBuffer(StageBuffer):
 def flat_slots(
     slots: np.ndarray, runs: Sequence[ValueRun]
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return two sets of slots as one flat array, and the places of runs in it."""
-    # For the places see `_SET`.
+    """Return two sets of slots as one flat array, and its layout (see `_SET`)."""
     dtype, start = np.dtype(runs[0].dtype), runs[0].start
     last = (np.array(slots.shape[:2]) - 1) @ slots.strides[:2]
     flat = as_strided(slots, (int(last) + slots.shape[2],), (1,)).view(dtype)
@@ -140,11 +138,7 @@ def flat_slots(
 
 @compile_kernel
 def _all_reduce(words, places, word, slots, layout, shares, wide, values):
-    """Copy values to this rank's slot, meet, and combine; return a state of `meet`.
-
-    If the state is WAIT, nothing is combined yet. To another one, `_MISFIT` is added if
-    the values of some rank do not fit.
-    """
+    """Copy values to this rank's slot, meet, and combine, unless the state is WAIT."""
     number = next_number(words, places)
     mine = number % 2 * layout[_SET] + places[RANK] * layout[_STRIDE] + layout[_START]
     copy_block(slots[mine : mine + values.size], values)

@@ -76,8 +76,7 @@ class TreeBuffer:
         if self._is_divided:
             ranks = slots.shape[1]
             start, stop = stop * rank // ranks, stop * (rank + 1) // ranks
-        # The part of the columns that this rank combines, and the ranges in it that are
-        # averaged and multiplied.
+        # The part that this rank combines, and which of it is averaged and multiplied.
         averages, products = (
             np.clip(ranges - start, 0, stop - start)
             for ranges in (columns.averages, columns.products)

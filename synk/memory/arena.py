@@ -52,11 +52,8 @@ class Arena:
         return windows
 
     def room(self, kinds: list) -> tuple[list[np.ndarray], list[Window]]:
-        """Return arrays in the arena, of the given kinds, and their windows.
-
-        `kinds` has a dtype and a shape for each array. The arrays lie over those from
-        before.
-        """
+        """Return new arrays in the arena, over those from before, and their windows."""
+        # `kinds` has a dtype and a shape for each array.
         if kinds != self._layout[0]:  # in a loop they are mostly the same
             self._layout = kinds, *self._lay_out(kinds)
         _, places, windows, nbytes = self._layout

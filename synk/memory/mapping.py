@@ -80,8 +80,7 @@ def touch_pages(array: np.ndarray) -> None:
     # instruction with a mask, which compilers make of ``switch`` and ``where``, reads
     # nothing where its mask is off. On a page that is not mapped it then takes hundreds
     # of cycles, each time again. (A term for rows with y = 0, of which there were none,
-    # made a rank take twice the time.) The process that wrote the values has mapped the
-    # pages.
+    # made a rank take twice the time.) The process that wrote the values has the pages.
     mapping = mapping_of(array)
     if mapping is None or mapping.pages_read is None:
         return

@@ -159,11 +159,9 @@ class Segment:
         self.reserved = nbytes
 
     def give_back(self, kept: int) -> None:
-        """Give memory from byte `kept` on back to the kernel; `grow` reserves it again.
-
-        Other processes that map it lose it, too, and read zeros there. Not for memory
-        that a device has pinned, as it would not notice that the pages are replaced.
-        """
+        """Give memory from byte `kept` on back to the kernel; `grow` undoes that."""
+        # All processes then read zeros there. Not for memory that a device has pinned,
+        # as it would not notice that the pages are replaced.
         kept = min(self.reserved, _whole_pages(kept))
         if kept < self.nbytes:
             try:

@@ -161,8 +161,7 @@ class RankContext:
             self.device_buffers = DeviceBuffers(self.comm, connect, self.flat_buffers)
             jax.poll_in_waits(self.device_buffers.look_about)
             self._undo.callback(jax.poll_in_waits, None)
-            # Noted last, so it is undone first: NCCL would wait for ranks that may be
-            # gone.
+            # Last, so it is undone first: NCCL would wait for ranks that may be gone.
             self._undo.callback(self.device_buffers.abort)
 
     def close(self) -> None:

@@ -109,12 +109,9 @@ _FRAME = re.compile(r'  File "(.*)", line \d+ in (.*)')
 
 
 def carry_over(old: Ledger, death: WorkerDied, new: Ledger) -> list[SharedVariable]:
-    """Copy entries to a new session's ledger; return variables that have lost values.
-
-    Ranks held values of their own of these, and no copy was kept.
-    """
+    """Copy entries to a new session's ledger; return variables that lost values."""
     # A replicated variable has its value in the master, which has undone its own share
-    # of the failed call. Other ranks' own values are gone with the ranks.
+    # of the failed call. Ranks' own values are gone, unless a copy was kept.
     lost = []
     for var in old.variables():
         (entry,) = old.entries([var])

@@ -74,11 +74,9 @@ _forked_ops: list[FromFunctionOp] = []
 
 
 def note_classes(are_forked: bool) -> None:
-    """Fill the tables of classes and Ops, before the zygote is forked.
-
-    A zygote that is a new interpreter (not `are_forked`) inherits nothing, so the
-    tables are empty, and all is sent by value.
-    """
+    """Fill the tables of classes and Ops, before the zygote is forked."""
+    # A zygote that is a new interpreter (not `are_forked`) inherits nothing, so the
+    # tables are empty, and all is sent by value.
     _forked_classes.clear()
     _forked_ops.clear()
     if not are_forked:

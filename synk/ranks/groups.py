@@ -165,10 +165,7 @@ class Leader:
 
 
 def _by_address() -> WeakValueDictionary[int, Any]:
-    """Return the script's classes and the objects of `INHERITED`, by their addresses.
-
-    Leaders inherit these, and this table.
-    """
+    """Return the objects that leaders inherit, by address; they inherit this, too."""
     kinds, found = tuple(INHERITED), WeakValueDictionary[int, Any]()
     for each in gc.get_objects():
         # By `type`, as a proxy's ``__class__`` is that of the object it stands for.
@@ -179,9 +176,9 @@ def _by_address() -> WeakValueDictionary[int, Any]:
 
 
 class _Pickler(cloudpickle.Pickler):
-    """Pickles for a leader or its script; objects that both have go by their address.
+    """Pickles for a leader or its script, with addresses of objects that both have.
 
-    An object of the classes `kinds` must be one of these.
+    Objects of `kinds` must be such objects.
     """
 
     def __init__(

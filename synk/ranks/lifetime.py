@@ -10,10 +10,9 @@
 
     in a child that the user's script forks meanwhile: running or broken --> child
 
-Ranks are forked from a zygote (`workers.zygote_source`), and get a `RankStart`
-(`starting`). A signal handler of the script, or another thread, may call `fork`,
-`close` or a function at any line of this file. Every step can be undone from where it
-stopped.
+Ranks are forked from a zygote (`workers.zygote_source`), and get a `RankStart`. Signal
+handlers of the script, or other threads, may call `fork`, `close` or a function at any
+line of this file. Every step can be undone from where it stopped.
 """
 
 from __future__ import annotations
@@ -65,8 +64,7 @@ class Lifetime:
     asked: SessionOptions  # the options of `synk.fork`, for this node
 
     def __init__(self) -> None:
-        # "unforked", "running", "broken", "closed", "worker" or "child": see the
-        # docstring of this file. "worker" is a rank other than the master.
+        # "unforked", "running", "broken", "closed", "child" (see above), or "worker".
         self.state = "unforked"
         self._pool: Pool | None = None
         self.death: WorkerDied | None = None  # while "broken": why
@@ -157,8 +155,7 @@ class Lifetime:
                 # From here on `close` in a signal handler only sets `_close_is_due`.
                 self._is_starting = True
                 self._start()
-                # Last, so that a handler that calls synk finds a complete session, or
-                # none.
+                # Last: a handler that calls synk finds a complete session, or none.
                 self.state = "running"
                 if self.cluster is not None:
                     self.cluster.started()

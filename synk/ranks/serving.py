@@ -94,10 +94,7 @@ class _LastCommand:
 
 
 def _as_bytes(reply: Any) -> bytes:
-    """Return replies pickled; if they cannot be, a `Failure` of the first rank.
-
-    If all are None, return b"", which needs no message beside a header.
-    """
+    """Return replies pickled, or else one `Failure` pickled; b"" if all are None."""
     if all(each is None for each in reply):
         return b""
     context = SESSION.context if SESSION.state == "running" else None

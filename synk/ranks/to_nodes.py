@@ -50,10 +50,7 @@ class Encoder:
         return max(here.rows_of(totals) for here in self._largest)
 
     def send(self, kind: OfEach, of_node: Callable[[Here], list[np.ndarray]]) -> Sent:
-        """Send each node an array of its own; return a stand-in for the arguments.
-
-        `of_node` returns a node's array, in pieces.
-        """
+        """Send each node the array, in pieces, of `of_node`; return a stand-in."""
         self.kinds.append(kind)
         for here in self.others:
             shapes = kind.shapes_at(here)
@@ -67,10 +64,7 @@ class Encoder:
         return Sent(len(self.kinds) - 1)
 
     def to_one(self, rank: int, value: Any) -> Any:
-        """Send an array only to the node of `rank`; return a stand-in for it.
-
-        Return any other value as it is.
-        """
+        """Send a window's array to the node of `rank` alone; return a stand-in."""
         if not is_window(value):
             return value
         array = self.context.array(value)

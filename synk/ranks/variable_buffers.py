@@ -143,8 +143,7 @@ class _VariableBuffer(FlatBuffer):
         if any(each % 2 for each in words):
             to = 1 - to
             if len(self._sides) == 1:
-                # New attachments, so that only arrays keep the memory: values may
-                # outlive the buffer.
+                # Not in the table of attachments: values may outlive the buffer.
                 self._second = make_shared_rows(comm, Attachments(), self._shape)
                 self._sides.append(_Side(comm, self._layout, self._second.rows))
         side.reduce(weights, self._sides[to])

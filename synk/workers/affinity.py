@@ -142,8 +142,7 @@ class Confinement:
             _pin_thread(0, self._affinity)
 
     def lift(self) -> Callable[[], None]:
-        """Unpin this thread and restore the environment; return a function to undo."""
-        # `forks` calls this around the start of a process.
+        """Unpin this thread and restore variables, for `forks`; return the undoing."""
         # Cores belong to this thread, variables to the process: if two threads start
         # processes, the one that has lifted the variables sets them again.
         is_pinned = self._pins and allowed_cores() == set(self._cores)

@@ -216,9 +216,8 @@ class Zygote:
         assert self._pidfd is not None
         self._take_reports()
         ended = [self._ranks[fd][0] for fd in events if fd in self._ranks]
-        # `_take_reports` raises when the zygote has reported how a rank ended. The
-        # report does not come if the zygote is stopped, or was killed: then the ranks'
-        # ends show a moment before its own.
+        # `_take_reports` raises when a report says how a rank ended. None comes if the
+        # zygote is stopped, or was killed: ranks' ends show a moment before its own.
         poll = select.poll()
         poll.register(self._reports, select.POLLIN)
         poll.register(self._pidfd, select.POLLIN)
