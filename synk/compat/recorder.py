@@ -76,6 +76,7 @@ class Recorder:
         ----------
         count : int
         cost, error : float
+            Their means over the sub-batch.
         """
         self._trained.append((float(cost), float(error)))
 
@@ -88,6 +89,7 @@ class Recorder:
         ----------
         count : int
         cost, error, error_top5 : float
+            Their means over the sub-batch.
         """
         self._validated.append((float(cost), float(error), float(error_top5)))
 
