@@ -216,13 +216,13 @@ def duration(seconds: float) -> str:
 
 
 def clean(argv: Sequence[str]) -> int:
-    """End what this user's sessions left whose master is gone.
+    """End ranks of this user whose master is gone, and remove old files in /dev/shm.
 
-    Ranks end with their master by themselves, whatever has ended it. They may not where
-    the process that looks after them, the zygote, was stopped (SIGSTOP) before. And
-    versions of synk that gave segments names left one in /dev/shm when they were killed
-    at the wrong moment. What belongs to a session whose master is there is not touched.
-    The exit status is 1 if something does not end.
+    Ranks end by themselves when their master ends, however that is. They may not if the
+    process that watches them, the zygote, was stopped (SIGSTOP) before. Old versions
+    of synk, which named their segments, left a file in /dev/shm if they were killed at
+    the wrong moment. Sessions whose master is alive are not touched. The exit status is
+    1 if a process does not end.
     """
     parser = argparse.ArgumentParser(
         prog="python -m synk clean",

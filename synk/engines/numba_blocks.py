@@ -27,7 +27,7 @@ from ..errors import ORDINARY
 from ..reduce_tree import depth, push
 
 ERRORS = (*ORDINARY, NumbaError)
-"""What a loop raises if it, or an Op in it, does not compile."""
+"""The errors of a loop if the loop, or an Op in it, does not compile."""
 
 _VERSION = 4
 """A part of the cache key; raise it when code changes that is in a compiled loop."""
@@ -49,7 +49,7 @@ def is_tree(way: Way) -> bool:
 
 
 CutBy: TypeAlias = Literal["rows", "blocks"] | None
-"""What a block gets of an argument: its rows, the entry of its number, or all of it."""
+"""A block's part of an argument: its rows, the entry of its number, or all of it."""
 
 
 class Looped(NamedTuple):
@@ -98,7 +98,7 @@ def loop_over_blocks(
     Parameters
     ----------
     program : the compiled function
-    cuts : for each argument, what of it a block gets; one at least is cut by rows
+    cuts : how each argument is cut into blocks; at least one is cut by rows
     dtypes : of all outputs of the program
     takes : the outputs to return: their numbers, and how blocks' values are combined
     """

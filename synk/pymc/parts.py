@@ -103,7 +103,7 @@ class SharedTerms:
         way: Way,
     ) -> None:
         point, self._settings = settings.point, settings
-        scatters, exchanges, opens = way
+        scatters, exchanges, replicates = way
         n = dimensions.lengths[dimension]
         along = [v for v in point.shapes if dimensions.along(v, dimension)]
         twice = [v for v in along if len(dimensions.along(v, dimension)) > 1]
@@ -111,9 +111,9 @@ class SharedTerms:
             raise NotByRows(f"{shown(twice[0])} has all rows beside all rows")
         if not scatters:  # as long as the rows, a variable may meet them unnoticed
             along = [v for v, shape in point.shapes.items() if v in along or n in shape]
-        if opens:
+        if replicates:
             along = []
-        makers = dimensions.makers(dimension) if exchanges and not opens else []
+        makers = dimensions.makers(dimension) if exchanges and not replicates else []
         along += [v for v in makers if v in point.shapes and v not in along]
         rest, self._entries = point.without(along)
         vector, whole = rest.symbolic()

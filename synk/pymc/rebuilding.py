@@ -48,7 +48,7 @@ def remade(node: Apply, inputs: list[Variable]) -> list[Variable]:
             *inputs
         )  # a subclass of PyTensor 3.3 builds its graph for these types
         return made if isinstance(made, list) else [made]
-    scan = _opened(node, inputs) if isinstance(op, Scan) else None
+    scan = _with_open_lengths(node, inputs) if isinstance(op, Scan) else None
     outputs = (scan or op).make_node(*inputs).outputs
     for new, old in zip(outputs, node.outputs, strict=True):
         new.name = old.name
@@ -58,7 +58,7 @@ def remade(node: Apply, inputs: list[Variable]) -> list[Variable]:
 # -- scans
 
 
-def _opened(node: Apply, inputs: Sequence[Variable]) -> Scan | None:
+def _with_open_lengths(node: Apply, inputs: Sequence[Variable]) -> Scan | None:
     """Return a scan whose step leaves lengths open that the new inputs leave open.
 
     The step computes several rows at once, such as the subjects of a trial. Returns

@@ -24,7 +24,7 @@ _REFUSALS = (NotByRows, SplitError)
 
 WAYS = (
     *(Way(), Way(scatters=False)),
-    *(Way(scatters=False, exchanges=True), Way(False, True, opens=True)),
+    *(Way(scatters=False, exchanges=True), Way(False, True, replicates=True)),
 )
 """Ways that are tried in this order, the cheapest first."""
 

@@ -40,14 +40,14 @@ class Way(NamedTuple):
 
     `scatters`: free variables along the dimension become inputs, with rows.
     `exchanges`: ranks may need rows of other ranks, and every rank has all of data that
-    have the dimension on two axes, such as a matrix of neighbours. `opens`: every rank
-    computes values without data along the dimension for all rows, as PyMC's graph does,
-    and takes its rows of them where they meet values with rows.
+    have the dimension on two axes, such as a matrix of neighbours. `replicates`: every
+    rank computes values without data along the dimension for all rows, as PyMC's graph
+    does, and takes its rows of them where they meet values with rows.
     """
 
     scatters: bool = True
     exchanges: bool = False
-    opens: bool = False
+    replicates: bool = False
 
 
 class RowInput(NamedTuple):
@@ -85,7 +85,7 @@ class ByRows:
         self._of, self._dimension = dimensions, dimension
         self._exchanges = way.exchanges
         self._all_rows: Any = None
-        if way.opens:
+        if way.replicates:
             self._all_rows = pytensor.shared(np.int64(dimensions.lengths[dimension]))
         self._has_rows: dict[Variable, bool] = {}
         self._made = dict(whole)
@@ -170,7 +170,7 @@ class ByRows:
     def _is_of_scan(self, node: Apply) -> bool:
         """Return whether a node is a scan that every rank computes for all rows.
 
-        With `opens` that is so, as the types in its step fix the number of rows.
+        With `replicates` that is so, as the types in its step fix the number of rows.
         """
         return self._all_rows is not None and isinstance(node.op, Scan)
 
@@ -189,7 +189,7 @@ class ByRows:
         inputs = [self._input(node, i) for i in range(len(node.inputs))]
         if self._all_rows is None or not any(map(self._is_of_rows, inputs)):
             return inputs
-        return [self._opened(node, i, var) for i, var in enumerate(inputs)]
+        return [self._own_rows(node, i, var) for i, var in enumerate(inputs)]
 
     def _is_of_rows(self, var: Variable) -> bool:
         """Return whether a variable of the new graph is computed from the inputs."""
@@ -198,7 +198,7 @@ class ByRows:
             self._has_rows[var] = not rows.isdisjoint(ancestors([var]))
         return self._has_rows[var]
 
-    def _opened(self, node: Apply, i: int, var: Any) -> Variable:
+    def _own_rows(self, node: Apply, i: int, var: Any) -> Variable:
         """Return a node's input, as a slice of all rows, whose type fixes no number."""
         if self._is_of_rows(var):
             return var

@@ -146,7 +146,7 @@ def repeated_facts(
     stages: list[facts.StageFacts],
     calls: facts.Calls | None,
 ) -> facts.Repeated | None:
-    """Return the facts of what every rank computes from all rows; None if nothing."""
+    """Return the facts about work that every rank repeats; None if there is none."""
     if not spec.repeated:
         return None
     found = repetition(spec)
