@@ -65,6 +65,7 @@ def arguments() -> argparse.Namespace:
         "--early-stopping", type=int, help="epochs without a better loss"
     )
     parser.add_argument("--ranks", type=int, help="by default one for each core")
+    parser.add_argument("--seed", type=int, default=0, help="of Keras's random numbers")
     return parser.parse_args()
 
 
@@ -108,6 +109,7 @@ def rule_of(given: argparse.Namespace) -> synk.rules.Rule:
 def main() -> None:
     """Train, and print losses and accuracies."""
     given = arguments()
+    np.random.seed(given.seed)  # Keras draws initial weights and dropout by it
     ranks = synk.fork(given.ranks)
     with tempfile.TemporaryDirectory() as folder:
         if given.model is None:
