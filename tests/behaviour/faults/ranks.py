@@ -196,7 +196,7 @@ MOMENTS = {
     "storing an update": Moment("programs/transaction.py", "Transaction.store", "step"),
     "writing its result": Moment("memory/arena.py", "Arena.put", "scores"),
     "with its result written": Moment(
-        "ranks/context.py", "RankContext.leave", "scores", event="return"
+        "ranks/context.py", "RankContext.publish", "scores", event="return"
     ),
     "before it replies": Moment("workers/channel.py", "WorkerChannel.reply", "total"),
     "in a broadcast": Moment("variables/lists.py", "store", "collective"),
