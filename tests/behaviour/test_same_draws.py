@@ -72,10 +72,8 @@ def by_place(script):
     """What JAX draws from a key and a place alone, of either precision."""
     kinds = [normal, uniform, R.gumbel, R.laplace, R.logistic, R.cauchy]
     drawn = [script.draw(kind, 0, 1, size=X.shape) for kind in kinds]
-    drawn += [
-        script.draw(R.exponential, X + 2),
-        script.draw(R.binomial, 1, 0.3, size=N),
-    ]
+    drawn.append(script.draw(R.exponential, X + 2))
+    drawn.append(script.draw(R.binomial, 1, 0.3, size=N))
     drawn.append(script.draw(normal, size=(N, 2), dtype="float32"))
     return [*drawn, script.draw(bernoulli, pt.sigmoid(X))]
 
@@ -242,7 +240,8 @@ def test_rows_are_drawn_as_by_the_plain_function(ranks, case):
     ("case", "mode"),
     [
         ("odds of rows", "NUMBA"),
-        *[(case, PY) for case in ("one after the other", "a gibbs chain")],
+        pytest.param("one after the other", PY, marks=pytest.mark.slow),
+        pytest.param("a gibbs chain", PY, marks=pytest.mark.slow),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
