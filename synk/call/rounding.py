@@ -28,7 +28,7 @@ from pytensor.graph.traversal import ancestors
 from pytensor.link.vm import VMLinker
 from pytensor.tensor.type import DenseTensorType
 
-from ..compiler.cloning import step_of
+from ..compiler.cloning import inner_graph_of
 from ..engines import host
 from ..engines.precision import EPSILONS, contains_product
 
@@ -178,7 +178,7 @@ class InPython(Op):
     """
 
     def __init__(self, node: Apply) -> None:
-        inputs, outputs = step_of(node)
+        inputs, outputs = inner_graph_of(node)
         self._types = [var.type for var in outputs]
         mode = _in_python(*SAFE)
         self._compute = host.compile_graph(inputs, outputs, [], mode, None, {})

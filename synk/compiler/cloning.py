@@ -51,8 +51,8 @@ def with_inner(nodes: Iterable[Apply]) -> Iterator[Apply]:
             yield from with_inner(node.op.fgraph.apply_nodes)
 
 
-def step_of(node: Apply) -> tuple[list[Variable], list[Variable]]:
-    """Return the inputs and outputs of a scan's step; of a copy if it is frozen."""
+def inner_graph_of(node: Apply) -> tuple[list[Variable], list[Variable]]:
+    """Return the inputs and outputs of the graph within an Op; a copy if frozen."""
     graph = node.op.fgraph  # type: ignore[attr-defined]
     if hasattr(graph, "unfreeze"):  # since PyTensor 3.3
         graph = graph.unfreeze()

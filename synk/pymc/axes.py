@@ -27,7 +27,7 @@ from pytensor.tensor.shape import Reshape, SpecifyShape
 from pytensor.tensor.subtensor import IncSubtensor, Subtensor
 from pytensor.tensor.type import DenseTensorType, lscalar
 
-from ..compiler.cloning import step_of
+from ..compiler.cloning import inner_graph_of
 from ..compiler.domain import Refused
 from ..compiler.lengths import inferred_shapes
 from ..compiler.rules.base import PUTTING, TAKING, split_axis
@@ -232,7 +232,7 @@ def _scanned(node: Apply) -> Iterator[Pair]:
     """
     op: Any = node.op
     yield from _by_shape(node)
-    inner, outputs = step_of(node)
+    inner, outputs = inner_graph_of(node)
     inside = Axes(outputs)
     mappings = op.get_oinp_iinp_iout_oout_mappings()
     for k, places in mappings["inner_inp_from_inner_out"].items():

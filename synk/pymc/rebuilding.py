@@ -12,7 +12,7 @@ from pytensor.graph.traversal import ancestors, io_toposort
 from pytensor.scan.op import Scan
 from pytensor.tensor.type import DenseTensorType
 
-from ..compiler.cloning import inlined, scan_of, step_of, with_inputs
+from ..compiler.cloning import inlined, inner_graph_of, scan_of, with_inputs
 
 Visit = Callable[[Apply, list[Variable]], list[Variable] | None]
 """Returns a node's new outputs for its new inputs, or None for those of `remade`."""
@@ -66,7 +66,7 @@ def _with_open_lengths(node: Apply, inputs: Sequence[Variable]) -> Scan | None:
     ``pt.arange(31)``, and so cannot compute another number of rows.
     """
     op: Any = node.op
-    inner, outputs = step_of(node)
+    inner, outputs = inner_graph_of(node)
     outer_of = op.get_oinp_iinp_iout_oout_mappings()["outer_inp_from_inner_inp"]
     lengths: set[int] = set()
     for i, var in enumerate(inner):

@@ -22,7 +22,7 @@ from ...draws import (
     is_one_by_one,
     is_one_coin,
 )
-from ..cloning import scan_of, step_of, with_inputs
+from ..cloning import inner_graph_of, scan_of, with_inputs
 from ..domain import (
     IN_ORDER,
     OwnStream,
@@ -180,7 +180,7 @@ class RowDraws:
         None if no step does.
         """
         op: Any = node.op
-        inner, outputs = step_of(node)
+        inner, outputs = inner_graph_of(node)
         found, results = values_within(node, inner, outputs, values, _drawn_or_alike)
         if not any(isinstance(value, Sharded) for value in found.values()):
             return None

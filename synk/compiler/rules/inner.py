@@ -14,7 +14,7 @@ from pytensor.scan.op import Scan
 from ...ops import COLLECTIVES, AllReduce
 from ...user_frames import made_in
 from .. import table
-from ..cloning import inlined, scan_of, step_of
+from ..cloning import inlined, inner_graph_of, scan_of
 from ..domain import (
     Layout,
     OwnStream,
@@ -323,7 +323,7 @@ def scan_of_real(padder: Padder, node: Apply, values: list[Value]) -> Made:
     padder.check_no_sizes(node.inputs)
     if op.info.as_while:
         raise Refused("stops by a condition")
-    inner, outputs = step_of(node)
+    inner, outputs = inner_graph_of(node)
     step = _Step(op, inner, outputs, [plain(value) for value in values])
     tries: list[Padder] = []
 
