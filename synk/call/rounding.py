@@ -25,7 +25,6 @@ from pytensor.graph.op import Op
 from pytensor.graph.rewriting.db import RewriteDatabaseQuery
 from pytensor.graph.rewriting.utils import rewrite_graph
 from pytensor.graph.traversal import ancestors
-from pytensor.link.vm import VMLinker
 from pytensor.tensor.type import DenseTensorType
 
 from ..compiler.cloning import inner_graph_of
@@ -64,7 +63,7 @@ SAFE = "canonicalize", "stabilize"
 
 
 def _in_python(*rewrites: str) -> Mode:
-    return Mode(VMLinker(c_thunks=False), RewriteDatabaseQuery(include=rewrites))
+    return Mode("py", RewriteDatabaseQuery(include=rewrites))
 
 
 class Expected:

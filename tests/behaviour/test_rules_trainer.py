@@ -55,8 +55,8 @@ made_once = functools.cache(make)
 
 
 def anew(step, params):
-    """Return a step and its parameters, when all that it updates is as at first."""
-    for var in getattr(step, "updated", ()):  # of a function of synk
+    """Return a step and its parameters, with all variables as at first."""
+    for var in step.get_shared():
         var.set_value(np.zeros_like(var.get_value()))
     params[0].set_value(START[:3]), params[1].set_value(START[3])
     return step, params
