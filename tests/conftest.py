@@ -1,7 +1,5 @@
 """Fixtures: sessions of every size, and a look at the world after every test."""
 
-from __future__ import annotations
-
 import collections
 import functools
 import gc

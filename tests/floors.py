@@ -5,8 +5,6 @@ No test of `tests/behaviour` knows an inside of synk, few tests patch one, those
 and the tests do not grow without bound.
 """
 
-from __future__ import annotations
-
 import ast
 import re
 import sys
@@ -22,7 +20,7 @@ SYNK = TESTS.parent / "synk"
 DOCS = TESTS.parent / "docs"
 FLOORS = ("behaviour", "parts", "whole")
 
-MOST_FILES, MOST_LINES, MOST_PATCHING = 201, 49_180, 8
+MOST_FILES, MOST_LINES, MOST_PATCHING = 201, 48_815, 8
 """What is not to grow: these numbers only come down."""
 
 PUBLIC = {"synk"} | {

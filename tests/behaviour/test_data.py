@@ -1,7 +1,5 @@
 """Data: an array in shared memory that behaves as numpy's, grows and is given back."""
 
-from __future__ import annotations
-
 import warnings
 
 import numpy as np

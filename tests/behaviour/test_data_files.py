@@ -1,7 +1,5 @@
 """`synk.files`: rows in files, beside numpy's slices and training on arrays."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal

@@ -1,7 +1,5 @@
 """`synk.files.table`: columns of tables as rows, beside what they were made of."""
 
-from __future__ import annotations
-
 import gc
 import pickle
 

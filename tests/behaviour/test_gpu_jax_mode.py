@@ -1,7 +1,5 @@
 """JAX mode: rows, shared variables, random streams, shapes, indices, code on disk."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import os

@@ -1,7 +1,5 @@
 """Padded calls in JAX mode: the numbers of plain PyTensor, and few compilations."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytensor
 import pytensor.tensor as pt

@@ -1,7 +1,5 @@
 """``python -m synk``: info, ps, clean; and scripts, beside ``python script.py``."""
 
-from __future__ import annotations
-
 import os
 import re
 import runpy

@@ -1,7 +1,5 @@
 """Calls of a function: inputs of all kinds, graphs of all kinds, when it is made."""
 
-from __future__ import annotations
-
 import warnings
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Cores, threads and the environment: of ranks, of the master, of what it starts."""
 
-from __future__ import annotations
-
 import ctypes
 import json
 import multiprocessing

@@ -1,7 +1,5 @@
 """Outputs, whole and in slices: every op, dtype and number of rows."""
 
-from __future__ import annotations
-
 import time
 import warnings
 

@@ -1,7 +1,5 @@
 """What `synk.function` and a call refuse, and what they make of their arguments."""
 
-from __future__ import annotations
-
 import os
 import re
 

@@ -1,7 +1,5 @@
 """The rows of a call: batch, minibatch data, sliceable_shareds and batch_s."""
 
-from __future__ import annotations
-
 import functools
 import itertools
 

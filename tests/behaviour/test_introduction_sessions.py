@@ -1,7 +1,5 @@
 """fork, close and session: what they check, who may call, and what state they leave."""
 
-from __future__ import annotations
-
 import multiprocessing
 import operator
 import os

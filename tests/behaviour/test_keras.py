@@ -3,8 +3,6 @@
 Where Keras is 2, of the Theano backend, tests/whole/test_theano_programs has them.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 from importlib.metadata import PackageNotFoundError, version

@@ -1,7 +1,5 @@
 """Models that are no graphs, in NumPy: steps on ranks beside the same loop."""
 
-from __future__ import annotations
-
 import copy
 
 import numpy as np

@@ -4,8 +4,6 @@ Functions that name no mode divide whole numbers, or have an Op of Python's in t
 is not tried for these, and the process of the tests is to fork ranks afterwards.
 """
 
-from __future__ import annotations
-
 import functools
 import json
 import os

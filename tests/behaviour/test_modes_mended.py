@@ -1,8 +1,6 @@
 """What synk tells XLA otherwise than PyTensor, and mends in rewriting: as exact, and
 still needed."""
 
-from __future__ import annotations
-
 import functools
 import itertools
 import json

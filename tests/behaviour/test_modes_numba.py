@@ -1,7 +1,5 @@
 """Numba mode: what synk has numba compile otherwise is as exact as without it."""
 
-from __future__ import annotations
-
 import functools
 
 import mpmath

@@ -1,7 +1,5 @@
 """Functions whose arguments choose rows of shared data, as scripts of Theano's time."""
 
-from __future__ import annotations
-
 import numpy as np
 import psutil
 import pytensor

@@ -3,8 +3,6 @@
 The scripts in ``ancestors`` keep the contracts of Synkhronos's own demos, in our words.
 """
 
-from __future__ import annotations
-
 import importlib
 import os
 import runpy

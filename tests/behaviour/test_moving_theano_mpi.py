@@ -4,8 +4,6 @@ Names such as T11 are those of faults of Theano-MPI and its ancestor: a test tha
 one fails where synk has that fault, too.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """Convolution: against sums written out, its gradients against differences."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytensor
 import pytensor.tensor as pt

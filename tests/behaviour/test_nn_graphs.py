@@ -1,7 +1,5 @@
 """Normalisation, activations, losses, patches: against numpy; networks on ranks."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytensor
 import pytensor.tensor as pt

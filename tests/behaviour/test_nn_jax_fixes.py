@@ -1,7 +1,5 @@
 """Shapes in JAX mode: what is mended in PyTensor's, and whether it needs to be."""
 
-from __future__ import annotations
-
 import signal
 
 import numpy as np

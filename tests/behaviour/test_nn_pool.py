@@ -3,8 +3,6 @@
 Windows, strides and padding may be variables, too.
 """
 
-from __future__ import annotations
-
 from itertools import product
 
 import numpy as np

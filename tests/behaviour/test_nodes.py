@@ -1,7 +1,5 @@
 """Launchers of several processes, and synk without one; see `tests/whole/nodes`."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import warnings

@@ -1,7 +1,5 @@
 """Users' own Ops: placed, padded and checked by what was registered of them."""
 
-from __future__ import annotations
-
 import functools
 import re
 import warnings

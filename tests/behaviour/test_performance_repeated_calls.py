@@ -3,8 +3,6 @@
 Each call's numbers are those of the values that the data has when it is made.
 """
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import functools

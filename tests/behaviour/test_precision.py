@@ -3,8 +3,6 @@
 And training in them: on ranks, in slices, and checked.
 """
 
-from __future__ import annotations
-
 import os
 import re
 

@@ -1,7 +1,5 @@
 """``check="serial"``: what passes, what is reported, and that nothing is changed."""
 
-from __future__ import annotations
-
 import os
 
 import numpy as np

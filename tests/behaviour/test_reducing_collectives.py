@@ -1,7 +1,5 @@
 """`all_reduce` and `all_gather` in a graph: what all ranks have, and gradients."""
 
-from __future__ import annotations
-
 import itertools
 
 import numpy as np

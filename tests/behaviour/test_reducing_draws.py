@@ -1,7 +1,5 @@
 """Random draws that are not for rows: all ranks draw what the serial run draws."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytensor
 import pytensor.tensor as pt

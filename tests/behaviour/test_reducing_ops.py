@@ -1,7 +1,5 @@
 """The op that combines an output, as its graph tells, and graphs that have none."""
 
-from __future__ import annotations
-
 import re
 import warnings
 

@@ -1,7 +1,5 @@
 """Reductions that the compiler places: the serial numbers, without a word of synk's."""
 
-from __future__ import annotations
-
 import re
 import warnings
 

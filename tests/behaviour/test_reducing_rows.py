@@ -1,7 +1,5 @@
 """Rows: those of all ranks where they are needed, pairs of them, groups, and steps."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytensor
 import pytensor.tensor as pt

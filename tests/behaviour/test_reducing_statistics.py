@@ -1,7 +1,5 @@
 """Statistics of all rows, of what a mask selects, and of a rank's own rows."""
 
-from __future__ import annotations
-
 import warnings
 
 import numpy as np

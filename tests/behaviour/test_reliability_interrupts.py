@@ -4,8 +4,6 @@ At one of some lines in each run, the same ones; with SYNK_LINES=all in the envi
 at every line, which takes an hour, and longer than a test may: with ``--timeout 0``.
 """
 
-from __future__ import annotations
-
 import ctypes
 import gc
 import os

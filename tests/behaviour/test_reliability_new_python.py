@@ -1,7 +1,5 @@
 """Sessions of a process that cannot be forked: its zygote is kept, or a new Python."""
 
-from __future__ import annotations
-
 import contextlib
 import importlib
 import os

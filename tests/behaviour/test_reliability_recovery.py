@@ -1,7 +1,5 @@
 """Deaths and hangs: what is told, what is lost, and how a session comes back."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal

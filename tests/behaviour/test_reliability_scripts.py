@@ -1,7 +1,5 @@
 """Whole scripts: what they print, how they end, what signals and children do."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -4,8 +4,6 @@ More of it is in the fault table. Each test has a child of its own, which its li
 end with.
 """
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import io

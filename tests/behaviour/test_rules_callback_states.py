@@ -1,7 +1,5 @@
 """Training that goes on from a file, with callbacks that keep something."""
 
-from __future__ import annotations
-
 import csv
 import functools
 import json

@@ -1,7 +1,5 @@
 """What is done between epochs: callbacks and logs, histories, folds and sweeps."""
 
-from __future__ import annotations
-
 import csv
 import json
 import math

@@ -1,7 +1,5 @@
 """Training rules under the simulator: closed forms, replays, predicted times."""
 
-from __future__ import annotations
-
 import itertools
 import warnings
 

@@ -1,7 +1,5 @@
 """`Trainer` and training rules on ranks, beside serial training and the simulator."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import os

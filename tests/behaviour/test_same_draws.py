@@ -1,7 +1,5 @@
 """Random draws for rows: those of the plain function, on any number of ranks."""
 
-from __future__ import annotations
-
 import functools
 from typing import Any
 

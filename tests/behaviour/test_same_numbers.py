@@ -1,7 +1,5 @@
 """The same bits on any number of ranks, of what blocks of rows are combined to."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable
 from typing import Any

@@ -1,7 +1,5 @@
 """Collectives: every op, dtype, shape and number of ranks; weights; what is refused."""
 
-from __future__ import annotations
-
 import functools
 
 import numpy as np

@@ -1,7 +1,5 @@
 """What variables hold after calls that fail, and after JAX's; draws of NumPy's own."""
 
-from __future__ import annotations
-
 import random
 
 import numpy as np

@@ -8,8 +8,6 @@ The steps are few and the same in every run. Those who change how state is kept 
 20,000, others each time, by ``--hypothesis-profile=long``.
 """
 
-from __future__ import annotations
-
 import functools
 import itertools
 

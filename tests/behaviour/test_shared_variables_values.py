@@ -1,7 +1,5 @@
 """What ranks hold of shared variables: the script's values, their own, and parts."""
 
-from __future__ import annotations
-
 import gc
 import itertools
 import warnings

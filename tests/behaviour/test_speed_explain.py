@@ -1,7 +1,5 @@
 """Explanations: the plan, why ranks combine values, their times, and what follows."""
 
-from __future__ import annotations
-
 import json
 import re
 import time

@@ -1,7 +1,5 @@
 """An explanation in notebooks, as a drawing, a picture: all show what the dict says."""
 
-from __future__ import annotations
-
 import operator
 import sys
 from xml.etree import ElementTree

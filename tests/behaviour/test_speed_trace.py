@@ -1,7 +1,5 @@
 """Timelines: what the file holds and when it is written; exchanges under rules."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import os

@@ -1,7 +1,5 @@
 """Where PyTensor's own graphs would not do: `gof`, default updates, rewrites, truth."""
 
-from __future__ import annotations
-
 import contextlib
 import pickle
 import warnings

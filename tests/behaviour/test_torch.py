@@ -1,7 +1,5 @@
 """Modules of torch as steps on ranks, beside the loop of torch in one process."""
 
-from __future__ import annotations
-
 import copy
 import json
 import sys

@@ -1,7 +1,5 @@
 """Checkpoints: all that is saved comes back on every rank, or an error and nothing."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

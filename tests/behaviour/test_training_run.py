@@ -1,7 +1,5 @@
 """`Function.run`: many calls in one launch, with the numbers of single calls."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import sys

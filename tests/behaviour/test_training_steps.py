@@ -1,7 +1,5 @@
 """Training steps: train_function beside plain PyTensor, and scaled losses."""
 
-from __future__ import annotations
-
 import functools
 import importlib
 

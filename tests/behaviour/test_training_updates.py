@@ -1,7 +1,5 @@
 """Updates and givens of a function, beside plain PyTensor; and the update rules."""
 
-from __future__ import annotations
-
 import re
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Ranks that die or hang, the timeout of a call, and memory that there is not."""
 
-from __future__ import annotations
-
 import copy
 import errno
 import gc

@@ -1,7 +1,5 @@
 """Errors on ranks: what the master raises, which lines are shown, and what goes on."""
 
-from __future__ import annotations
-
 import os
 import re
 import traceback

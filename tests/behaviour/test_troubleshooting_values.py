@@ -1,7 +1,5 @@
 """Values that are refused, in one line, and values that are not finite."""
 
-from __future__ import annotations
-
 import functools
 import re
 import sys

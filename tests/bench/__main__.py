@@ -3,8 +3,6 @@
 ``python -m tests.bench``; see the docstring of the package.
 """
 
-from __future__ import annotations
-
 import argparse
 import dataclasses
 import itertools

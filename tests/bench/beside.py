@@ -4,8 +4,6 @@
 run, taken in turns.
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import functools

@@ -4,8 +4,6 @@ Each graph is called as it comes, and by all plans that `synk.tune` knows, in tu
 ratio is that of the plan by the rules to the fastest one.
 """
 
-from __future__ import annotations
-
 import re
 import sys
 

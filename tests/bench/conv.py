@@ -6,8 +6,6 @@ are, and flipped, as Theano's are unless told otherwise. Then what rectified ima
 and their gradient, by windows and strides.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, NamedTuple

@@ -8,8 +8,6 @@ and of whole runs of nutpie, of as many chains as cores and four at most: by its
 a block of `synk.pymc.parallel`, and there by all ranks in turn.
 """
 
-from __future__ import annotations
-
 import logging
 import subprocess
 import sys

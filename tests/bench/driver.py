@@ -1,7 +1,5 @@
 """Peers: starting them, asking them, ending them."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import json
@@ -45,7 +43,7 @@ class Spec(NamedTuple):
     caches: tuple[str, ...] = ()
     options: Mapping[str, Any] = MappingProxyType({})
 
-    def caching_in(self, folder: str) -> Spec:
+    def caching_in(self, folder: str) -> "Spec":
         """Return the same, with a folder of its own for what it has compiled."""
         flags = [os.environ.get("PYTENSOR_FLAGS", ""), f"base_compiledir={folder}"]
         variables = {

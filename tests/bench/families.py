@@ -1,7 +1,5 @@
 """What is compared with what, and how results are checked."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable
 from typing import Any

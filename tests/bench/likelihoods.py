@@ -5,8 +5,6 @@ Each is the negative log-likelihood of `y` at ``eta = X @ beta``, and its gradie
 alone is the same in every call.
 """
 
-from __future__ import annotations
-
 import functools
 import math
 from collections.abc import Callable

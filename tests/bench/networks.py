@@ -9,8 +9,6 @@ Weights of four dimensions are a convolution's, which correlates: filters are no
 flipped. Those of two are a dense layer's.
 """
 
-from __future__ import annotations
-
 import functools
 import itertools
 from collections.abc import Callable

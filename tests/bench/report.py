@@ -1,7 +1,5 @@
 """Tables for the terminal, and for docs/performance.rst."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import platform

@@ -7,8 +7,6 @@ compiled as a whole and may overwrite its parameters. XLA compiles each for minu
 ``--precision bfloat16`` has both compute in that, each in its own way.
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A family's run: start its peers, check their results, let them take turns."""
 
-from __future__ import annotations
-
 import statistics
 import tempfile
 import time

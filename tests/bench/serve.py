@@ -6,8 +6,6 @@ versions of what it uses, when it is ready. The driver then sends questions, eac
 number, and gets answers, or the text of an error.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import sys

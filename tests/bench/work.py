@@ -5,8 +5,6 @@ makes the data and is never timed; building is what the first call has to wait f
 prepares is a generator: it yields when the data are there, and then what was built.
 """
 
-from __future__ import annotations
-
 import functools
 import time
 from collections.abc import Callable, Iterable, Iterator

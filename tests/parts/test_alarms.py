@@ -4,8 +4,6 @@ A wrong rule is put in the place of the right one, and a graph must show that: w
 tests of the proof would find, in `test_proof`.
 """
 
-from __future__ import annotations
-
 import functools
 from dataclasses import replace
 

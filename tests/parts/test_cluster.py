@@ -1,7 +1,5 @@
 """What masters of several nodes agree on: headers, clocks, cores, what is told."""
 
-from __future__ import annotations
-
 import itertools
 import os
 import random

@@ -1,7 +1,5 @@
 """What random variables take from a stream, and how a rank passes draws."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytensor
 import pytensor.tensor as pt

@@ -1,7 +1,5 @@
 """Numba: code over vectors, products without copies, and loops over blocks of rows."""
 
-from __future__ import annotations
-
 import re
 import warnings
 

@@ -3,8 +3,6 @@
 Rows are compared with numpy's own indexing.
 """
 
-from __future__ import annotations
-
 import pickle
 
 import numpy as np

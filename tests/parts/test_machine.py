@@ -1,7 +1,5 @@
 """What a machine gives: huge pages, memory, cores; and with which privileges."""
 
-from __future__ import annotations
-
 import itertools
 import mmap
 import os

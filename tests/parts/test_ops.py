@@ -1,7 +1,5 @@
 """The reduce ops in the master: `combine`, values one by one, and trees of blocks."""
 
-from __future__ import annotations
-
 import itertools
 
 import numpy as np

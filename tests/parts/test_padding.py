@@ -4,8 +4,6 @@ The rewritten graphs are compiled like any other, and given rubbish in the place
 copies, such as NaN. They give what plain PyTensor gives for the real rows.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import re

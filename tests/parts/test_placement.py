@@ -4,8 +4,6 @@ Random graphs are few and the same in every run. Those who change a rule look at
 times as many by ``--hypothesis-profile=long``.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import itertools

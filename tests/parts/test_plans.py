@@ -1,7 +1,5 @@
 """The plan of a function's calls: which engines may compute it, and what is chosen."""
 
-from __future__ import annotations
-
 import dataclasses
 import importlib.util
 import sys

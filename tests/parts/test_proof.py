@@ -8,8 +8,6 @@ The graphs are few and the same in every run. Those who change a rule look at te
 as many, others each time, by ``--hypothesis-profile=long``.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections import Counter
 

@@ -1,7 +1,5 @@
 """What synk uses of PyMC that is no public protocol is still there."""
 
-from __future__ import annotations
-
 import inspect
 import sys
 

@@ -1,7 +1,5 @@
 """The rooms of synk: imports lead down, and never in a circle."""
 
-from __future__ import annotations
-
 import ast
 import re
 from functools import cache

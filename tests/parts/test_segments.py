@@ -1,7 +1,5 @@
 """Shared memory: segments and their layout, rows in it, threads that fill it."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import gc

@@ -1,7 +1,5 @@
 """What users are told: lines, errors of several ranks, notices; how times add up."""
 
-from __future__ import annotations
-
 import gc
 import io
 import itertools

@@ -1,7 +1,5 @@
 """What tests are made with: their budget, and ranks as programs in one process."""
 
-from __future__ import annotations
-
 import budget
 import numpy as np
 import pytensor

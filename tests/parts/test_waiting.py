@@ -3,8 +3,6 @@
 Here ranks are threads of one process, whose memory is shared anyhow.
 """
 
-from __future__ import annotations
-
 import ctypes
 import signal
 import threading

@@ -6,8 +6,6 @@ tasks take no longer than usual before it begins or when it ends. A slower machi
 decides nothing.
 """
 
-from __future__ import annotations
-
 import os
 import time
 from collections import Counter

@@ -4,8 +4,6 @@ From a process in which XLA runs no ranks are forked any more: so a test that ca
 functions compiled for JAX leaves the process of the tests as it was.
 """
 
-from __future__ import annotations
-
 import functools
 import importlib
 import os

@@ -3,8 +3,6 @@
 What happens to a model on each rank it writes to a file at its `cleanup`.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import signal

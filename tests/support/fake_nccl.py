@@ -4,8 +4,6 @@ Like NCCL it writes to the memory of the arrays that it is given, passes over Na
 comparisons, and knows neither booleans nor complex numbers nor 16-bit integers.
 """
 
-from __future__ import annotations
-
 import ctypes
 from functools import partialmethod
 

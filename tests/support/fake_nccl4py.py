@@ -4,8 +4,6 @@ Its communicators move arrays of the CPU between ranks, at once, but say that th
 still at it for some time, as non-blocking ones do.
 """
 
-from __future__ import annotations
-
 import sys
 import types
 from importlib.machinery import ModuleSpec

@@ -1,7 +1,5 @@
 """A stand-in for NVML's bindings: machines with GPUs, where there are none."""
 
-from __future__ import annotations
-
 import sys
 import types
 from importlib.machinery import ModuleSpec

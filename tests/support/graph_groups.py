@@ -5,8 +5,6 @@ graph's loss depends on its own inputs and parameters alone, so that those of al
 may be moved at once to find every slope.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import NamedTuple
 

@@ -14,8 +14,6 @@ This is for the numbers of what is placed. How stages are cut, run in slices and
 left to tests with a session. Random streams and sliceable variables are not for here.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """Interrupts at a line of synk, in the master or on a rank."""
 
-from __future__ import annotations
-
 import functools
 import linecache
 import os
@@ -45,7 +43,7 @@ def lines(step: int) -> Iterator[int]:
     yield from range(1, 100_000, 1 if EVERY else step)
 
 
-def interrupts(step: int, least: int, *options: Any) -> Iterator[InterruptedAt]:
+def interrupts(step: int, least: int, *options: Any) -> Iterator["InterruptedAt"]:
     """Yield one for each `step`-th line, until there are no more; more than `least`."""
     for k in lines(step):
         yield (trace := InterruptedAt(k, *options))
@@ -76,7 +74,7 @@ class InterruptedAt:
         self.raised_at: list[str] = []
         self._seen: set[tuple[str, int]] = set()
 
-    def __enter__(self) -> InterruptedAt:
+    def __enter__(self) -> "InterruptedAt":
         self._before, self._caller = sys.gettrace(), sys._getframe(1)
         sys.settrace(self._enter_function)
         return self

@@ -4,8 +4,6 @@
 have Lasagne 0.1. It prints the name of each check that holds.
 """
 
-from __future__ import annotations
-
 import importlib
 import sys
 

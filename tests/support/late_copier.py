@@ -3,8 +3,6 @@
 What is copied too early on a GPU, or not waited for, has wrong numbers here.
 """
 
-from __future__ import annotations
-
 import ctypes
 import mmap
 

@@ -10,8 +10,6 @@ counts and what differs.
 Whoever wrote the tests did not think of ranks: that is what makes them a check.
 """
 
-from __future__ import annotations
-
 import functools
 import json
 import os

@@ -5,8 +5,6 @@ would forbid that process to fork ranks; ``test_nn_jax.py`` runs them again in a
 of their own, where ``SYNK_TEST_NN`` is "JAX".
 """
 
-from __future__ import annotations
-
 import os
 
 import numpy as np

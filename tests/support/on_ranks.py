@@ -1,7 +1,5 @@
 """Sessions of few sizes, and what their ranks hold and where they meet."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

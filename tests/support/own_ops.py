@@ -1,7 +1,5 @@
 """Ops as users write them, registered by how they go by parts of the rows."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytensor
 import pytensor.tensor as pt

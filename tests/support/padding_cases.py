@@ -4,8 +4,6 @@ Each takes rows x of 4 numbers, classes y below 3, short sequences s of 4 number
 small images, and returns what is computed of them. Variables have fixed values.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import pytensor
 import pytensor.tensor as pt

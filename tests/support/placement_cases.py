@@ -1,7 +1,5 @@
 """Graphs as users write them, without a word of synk's: statistics, losses, updates."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytensor
 import pytensor.tensor as pt

@@ -3,8 +3,6 @@
 It imports next to nothing, so that such a process can import it quickly.
 """
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 from typing import Any

@@ -3,8 +3,6 @@
 Ranks are forked from the process that imports this module, so they share `_board`.
 """
 
-from __future__ import annotations
-
 import fcntl
 import mmap
 import os

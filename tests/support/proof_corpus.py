@@ -3,8 +3,6 @@
 That is the op that follows; or, where rows meet, the Op that is in the way.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import pytensor
 import pytensor.tensor as pt

@@ -1,7 +1,5 @@
 """Whether what the splitting proof says of a value is so, by numbers."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytensor.tensor as pt
 from in_process import output_of

@@ -4,8 +4,6 @@ A graph grows from its inputs: at each step a production (see `random_production
 takes values that are there and makes a new one.
 """
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -5,8 +5,6 @@ that are there, and makes a new one. The counts follow from the number of rows i
 way, or from their values; the arrays have rows, or are what needs all of them at once.
 """
 
-from __future__ import annotations
-
 import contextlib
 import random
 from collections.abc import Callable
@@ -42,7 +40,7 @@ class Term:
     var: Any
     values: list[np.ndarray]
 
-    def fits(self, other: Term, ndim: int | None = None) -> bool:
+    def fits(self, other: "Term", ndim: int | None = None) -> bool:
         """Tell whether the first axes of two are as long as one another."""
         shapes = [[v.shape[:ndim] for v in term.values] for term in (self, other)]
         return shapes[0] == shapes[1]
@@ -118,7 +116,7 @@ class Graph:
 class Picks:
     """What one of the ways takes, by name: chosen when it is asked for first."""
 
-    CHOICES: ClassVar[dict[str, Callable[[Picks], Any]]] = {
+    CHOICES: ClassVar[dict[str, Callable[["Picks"], Any]]] = {
         "number": lambda p: p.g.floats(0).var,
         "of_rows": lambda p: p.g.floats(1),
         "vector": lambda p: p.of_rows.var,

@@ -1,7 +1,5 @@
 """Productions of random graphs with scans, and with axes that are merged and split."""
 
-from __future__ import annotations
-
 import functools
 import random
 

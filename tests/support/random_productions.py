@@ -3,8 +3,6 @@
 Some couple rows on purpose.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import pytensor.tensor as pt
 from random_graphs import Graph, N, Term

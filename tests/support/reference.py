@@ -1,7 +1,5 @@
 """What the tests compare with: the serial arithmetic."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytensor
 from pytensor.compile.mode import Mode

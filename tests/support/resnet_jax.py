@@ -7,8 +7,6 @@ In 16 bits it is written as is usual: parameters are float32 and converted where
 are used, activations are of 16 bits, and batch normalisation computes in float32.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import jax

@@ -6,8 +6,6 @@ Each worker of the tests imports every file of tests, and forks all its sessions
 what that has brought into memory.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

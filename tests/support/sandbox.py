@@ -1,7 +1,5 @@
 """A sandbox as containers have it: system calls that are forbidden."""
 
-from __future__ import annotations
-
 import ctypes
 import platform
 from collections.abc import Sequence

@@ -4,8 +4,6 @@ A test's own copies, transports and versions go where synk looks for CUDA's, NCC
 those of this machine, until the test ends.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The corpus of the state machine: what functions make of shared variables."""
 
-from __future__ import annotations
-
 import pytensor
 import pytensor.tensor as pt
 from state_graphs import RNG, TWINS, VARIABLES, AllRowsGuard, B, Graph, Guard, K, X, Y

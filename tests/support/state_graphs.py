@@ -4,8 +4,6 @@ A graph is what `synk.function` is given, and the same as a plain function of Py
 whose shared variables are arguments: its results are the outputs and the new values.
 """
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -5,8 +5,6 @@ whether they are one value, each rank's own, or parts. Functions are computed se
 by plain PyTensor, and collectives, which have synk's names and arguments, by numpy.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any

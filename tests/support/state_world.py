@@ -1,7 +1,5 @@
 """A session and its model side by side: whatever is done to one is done to both."""
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import os

@@ -1,7 +1,5 @@
 """`python -m tests.bench`: right numbers, in turns; who fails is told of."""
 
-from __future__ import annotations
-
 import dataclasses
 import doctest
 import itertools

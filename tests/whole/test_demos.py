@@ -1,7 +1,5 @@
 """The demos: they run, and what they say is true."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import http.client

@@ -4,8 +4,6 @@ What stands in for NCCL is in fake_nccl; see tests/whole/gpu for NCCL. A rank im
 JAX for seconds: so a session is there for many checks.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 

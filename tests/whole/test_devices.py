@@ -1,7 +1,5 @@
 """The device of each rank; with a stand-in for NVML, as most machines have no GPU."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

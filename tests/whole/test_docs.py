@@ -1,7 +1,5 @@
 """The documentation: examples, names, docstrings, pictures, figures, notebooks."""
 
-from __future__ import annotations
-
 import doctest
 import importlib
 import inspect

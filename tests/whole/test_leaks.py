@@ -1,7 +1,5 @@
 """Nothing grows: not over many calls, not over many sessions."""
 
-from __future__ import annotations
-
 import gc
 import os
 

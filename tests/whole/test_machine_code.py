@@ -1,7 +1,5 @@
 """Numba mode: rank 0 makes the machine code, and the other ranks load it."""
 
-from __future__ import annotations
-
 import os
 import signal
 import uuid

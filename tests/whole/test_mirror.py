@@ -1,7 +1,5 @@
 """What other tests compute with plain PyTensor, ranks compute as well: see `mirror`."""
 
-from __future__ import annotations
-
 import json
 import os
 

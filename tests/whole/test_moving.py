@@ -5,8 +5,6 @@ Old scripts for several GPUs need systems that are not there: they are compiled,
 Theano-MPI's model class is trained by ``synk.compat``.
 """
 
-from __future__ import annotations
-
 import functools
 import importlib
 import re

@@ -1,7 +1,5 @@
 """How synk uses NCCL, with a stand-in for its library; see tests/whole/gpu for NCCL."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -4,8 +4,6 @@ A process in which XLA runs cannot fork ranks any more, which most other tests d
 these run in a process of their own.
 """
 
-from __future__ import annotations
-
 import os
 from functools import partial
 from unittest import mock

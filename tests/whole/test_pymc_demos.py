@@ -1,7 +1,5 @@
 """The demo with PyMC, and the notebook on it."""
 
-from __future__ import annotations
-
 import importlib
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """The README keeps its word, and `.ci/run` runs the README's own words."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

@@ -1,7 +1,5 @@
 """demos/resnet50.py: the network is ResNet-50, and ranks train it as one does."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """demos/resnet50.py as a user runs it, on folders of images, and demos/images.py."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re

@@ -3,8 +3,6 @@
 See tests/whole/gpu for the copies of CUDA.
 """
 
-from __future__ import annotations
-
 import gc
 import os
 import warnings

@@ -7,8 +7,6 @@ does not depend on ranks either, the second run has another number of them, and 
 are at once or one after the other.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal

@@ -7,8 +7,6 @@ the environment variable ``SYNK_LASAGNE_WHEEL``, and in ``../shared/wheels`` bes
 checkout. A wheel of pure Python is imported as it is.
 """
 
-from __future__ import annotations
-
 import importlib.metadata
 import importlib.util
 import json

@@ -1,7 +1,5 @@
 """demos/zoo.py: networks as in their papers, exact and by rules; what options mean."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytensor
 import pytest

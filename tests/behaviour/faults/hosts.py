@@ -1,7 +1,5 @@
 """Faults of what a session runs on: shared memory, limits, cores, files."""
 
-from __future__ import annotations
-
 import ctypes
 import functools
 import os

@@ -3,8 +3,6 @@
 A thread of the master's process sends the signals, as another process would.
 """
 
-from __future__ import annotations
-
 import gc
 import itertools
 import os
@@ -282,7 +280,7 @@ def _do_forked(do: Callable[[], object]) -> None:
 class Interruptible:
     """Interrupts raise KeyboardInterrupt in what is run by it, and nowhere else."""
 
-    def __enter__(self) -> Interruptible:
+    def __enter__(self) -> "Interruptible":
         self._is_running = False
         self._before = signal.signal(signal.SIGINT, self._handle)
         return self

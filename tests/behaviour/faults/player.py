@@ -11,8 +11,6 @@ do not change it for good. What dies with it is seen from outside: the tests' pr
 takes its orphans over.
 """
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import gc

@@ -5,8 +5,6 @@ does nothing until it is armed, and then once: the board that all processes shar
 so, so that ranks forked later have nothing to fear.
 """
 
-from __future__ import annotations
-
 import ctypes
 import mmap
 import os

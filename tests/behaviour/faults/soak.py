@@ -9,8 +9,6 @@ exit status is 1 if one was not. A trial is repeated by its name and seed, which
 printed: ``--only "SIGKILL, idle" --trial 1-17``.
 """
 
-from __future__ import annotations
-
 import argparse
 import collections
 import gc

@@ -1,7 +1,5 @@
 """The fault table: moments and faults, and what is to come of them."""
 
-from __future__ import annotations
-
 import signal
 from collections.abc import Iterator, Sequence
 from dataclasses import replace

@@ -4,8 +4,6 @@ Each row is played once; with SYNK_FAULTS=n in the environment those whose momen
 drawn n times. soak.py plays them for hours.
 """
 
-from __future__ import annotations
-
 import os
 import re
 from pathlib import Path

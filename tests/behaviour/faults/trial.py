@@ -5,8 +5,6 @@ that after any fault its weights must be those of the serial run after so many s
 or after one more: where an interrupt comes as a step ends, that step was made.
 """
 
-from __future__ import annotations
-
 import gc
 import os
 import random

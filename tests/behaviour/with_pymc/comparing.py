@@ -1,7 +1,5 @@
 """Log-densities by ranks beside PyMC's own."""
 
-from __future__ import annotations
-
 import os
 import time
 from collections.abc import Callable, Sequence

@@ -1,7 +1,5 @@
 """Models of ``pymc.dims``, whose variables are xtensors."""
 
-from __future__ import annotations
-
 import warnings
 
 import numpy as np

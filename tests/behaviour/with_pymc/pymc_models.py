@@ -4,8 +4,6 @@ Each function builds one in its ``with`` block, of N rows and G groups; those wi
 latent values along the rows are of M rows, and arranged ones of groups of K.
 """
 
-from __future__ import annotations
-
 import warnings
 
 import numpy as np

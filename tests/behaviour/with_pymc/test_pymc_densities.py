@@ -1,7 +1,5 @@
 """Log-densities of PyMC models by ranks: those of PyMC, term by term."""
 
-from __future__ import annotations
-
 import pickle
 import sys
 

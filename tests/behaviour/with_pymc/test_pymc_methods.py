@@ -1,7 +1,5 @@
 """Methods of inference other than sampling, with the log-density by ranks."""
 
-from __future__ import annotations
-
 import contextlib
 import inspect
 import os

@@ -1,7 +1,5 @@
 """nutpie samples with a log-density by ranks."""
 
-from __future__ import annotations
-
 import os
 
 import numpy as np

@@ -1,7 +1,5 @@
 """`synk.pymc.parallel`: PyMC samples as ever, with its log-density by ranks."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess

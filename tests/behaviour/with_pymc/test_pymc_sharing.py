@@ -1,7 +1,5 @@
 """What of a model ranks share, what is serial, and what fails: with a word for each."""
 
-from __future__ import annotations
-
 import contextlib
 import warnings
 from collections.abc import Iterator

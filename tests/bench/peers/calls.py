@@ -3,8 +3,6 @@
 Peers import their libraries when they are opened: no other process has them.
 """
 
-from __future__ import annotations
-
 import functools
 import itertools
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Exchanges of training rules: by themselves, and in training."""
 
-from __future__ import annotations
-
 import os
 import time
 from contextlib import contextmanager

@@ -4,8 +4,6 @@ Peers by synk import it when they are opened: in plain PyTensor nothing is compu
 synk imported.
 """
 
-from __future__ import annotations
-
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, NamedTuple

@@ -7,8 +7,6 @@ shared memory. ``in place`` is what `synk.all_reduce` does with variables that l
 shared memory. The others are whole calls, with launch and join and Python around them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from contextlib import contextmanager
 from typing import NamedTuple

@@ -1,7 +1,5 @@
 """What runs on GPUs only: ``python -m pytest -m gpu``."""
 
-from __future__ import annotations
-
 import pytest
 
 from synk.workers import devices

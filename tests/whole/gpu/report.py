@@ -6,8 +6,6 @@ sections. It takes at most six minutes (``--minutes``): what there was no time f
 named in the table, which it prints in the end.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

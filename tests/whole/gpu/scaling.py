@@ -9,8 +9,6 @@ NCCL's benchmarks call bus bandwidth, plus a latency. Gradients are packed into 
 array before it, and unpacked after it: each reads and writes them once.
 """
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Iterator
 

@@ -1,7 +1,5 @@
 """Ranks on one GPU, or on several: the numbers, and what happens when one dies."""
 
-from __future__ import annotations
-
 import os
 import signal
 import time

@@ -1,7 +1,5 @@
 """Rows to a GPU by CUDA's copies: the numbers, and what is pinned."""
 
-from __future__ import annotations
-
 import warnings
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Training on a GPU: precisions of products, and demos beside their serial runs."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

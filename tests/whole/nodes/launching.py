@@ -1,7 +1,5 @@
 """Scripts on several nodes: MPI processes of this machine, each a node of its own."""
 
-from __future__ import annotations
-
 import functools
 import os
 import shutil

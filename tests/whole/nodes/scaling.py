@@ -11,8 +11,6 @@ message takes its sender and its receiver some time each; it arrives a latency l
 and its bytes go through the sender's and the receiver's line.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from math import ceil
 from typing import NamedTuple
@@ -65,7 +63,7 @@ class Network(NamedTuple):
     latency: float
     message: float
 
-    def seconds(self, step: Step) -> float:
+    def seconds(self, step: "Step") -> float:
         """Return how long MPI takes for a step."""
         travel = step.nbytes / (PAYLOAD * self.bits / 8)
         return self.latency + step.messages * self.message + travel

@@ -11,8 +11,6 @@ and the rights of root. There, each slurmd is in namespaces of its own: its proc
 end with it, and its ``/dev/shm`` goes.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import shutil

@@ -1,7 +1,5 @@
 """What goes wrong on some node: it is raised in the script, and nothing hangs."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal

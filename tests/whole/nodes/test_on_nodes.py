@@ -5,8 +5,6 @@ Of many floats a node's sum, average or product is rounded once before it is com
 with the others': that differs from one machine's by as much, and by nothing else.
 """
 
-from __future__ import annotations
-
 import functools
 import re
 import sys

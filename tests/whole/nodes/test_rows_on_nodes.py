@@ -3,8 +3,6 @@
 Rows in files each node reads itself.
 """
 
-from __future__ import annotations
-
 from launching import APART, STOPS, run
 
 IMPORTS = """

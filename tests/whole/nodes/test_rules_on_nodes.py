@@ -1,7 +1,5 @@
 """Training rules on several nodes: the workers of all, or each node as one worker."""
 
-from __future__ import annotations
-
 import sys
 
 from launching import finished, launcher, run

@@ -3,8 +3,6 @@
 CI has no Slurm; see `slurm` for what it takes.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """Traces and explanations on several nodes, and the model of times on many."""
 
-from __future__ import annotations
-
 import itertools
 import json
 from pathlib import Path
