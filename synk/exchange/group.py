@@ -20,11 +20,11 @@ from ..rules.gossip import Gossip, Mailboxes
 from ..rules.graphs import RuleGraphs
 from ..rules.rule import Rule
 from ..rules.simulate import Exchange
-from .worker import Parameters, Report, Worker
+from .worker import Parameters, Worker
 from .workers import CentreWorker, GossipWorker, NodeWorker
 
 SHOWN = Holding("replicated", "a Trainer has set it")
-TRAINING = "ranks train by themselves, by a rule"
+TRAINING = Holding("local", "ranks train by themselves, by a rule")
 
 _numbers = itertools.count()
 
@@ -81,11 +81,10 @@ class Workers:
         self._medium = setup.medium(SESSION.context.local.size)
         segment = self._medium.segment
         self._medium.fill(start)
-        numbers = master_replicate_variables(self.params)
-        common = self.number, setup, numbers
+        common = self.number, setup, master_replicate_variables(self.params)
         mine = *common, self._medium
         SESSION.run(worker_open, *common, segment.place, mine=mine)
-        SESSION.ledger.note(self.params, Holding("local", TRAINING))
+        SESSION.ledger.note(self.params, TRAINING)
         for notice in (("workers", self.number), ("segment", segment.key)):
             weakref.finalize(self, SESSION.notify, *notice).atexit = False
 
@@ -105,11 +104,7 @@ class Workers:
             start = Parameters(self.params).vector()
         self._medium.fill(start)
         self._ask("begin", {"w": start})
-        SESSION.ledger.note(self.params, Holding("local", TRAINING))
-
-    def begin_again(self) -> None:
-        """Restart all workers after a failure, with the centre or rank 0's values."""
-        self.begin(self.centre if self._rule.has_centre else None)
+        SESSION.ledger.note(self.params, TRAINING)
 
     def restore(self) -> None:
         """Set the script's variables to the centre, if any; this needs no ranks."""
@@ -128,14 +123,13 @@ class Workers:
     def report(self) -> tuple[list[Exchange], float, float]:
         """Return the exchanges since the last report, their seconds, and those waiting.
 
-        Exchanges are in the order of the centre's moves. Seconds are means over ranks.
+        Exchanges are in the order of the centre's moves; seconds are means over ranks.
         """
-        reports: list[Report] = self._ask("report")
-        moves = [move for report in reports for move in report.exchanges]
+        by_rank, spent = zip(*self._ask("report"), strict=True)
+        moves = list(itertools.chain.from_iterable(by_rank))
         moves.sort(key=lambda move: (move[1].fragment, move[0]))
-        seconds = np.mean([report.seconds for report in reports])
-        waiting = np.mean([report.waiting for report in reports])
-        return [exchange for _, exchange in moves], float(seconds), float(waiting)
+        seconds, waiting = np.mean(spent, axis=0).tolist()
+        return [exchange for _, exchange in moves], seconds, waiting
 
     def show(self) -> None:
         """Set the variables, on all ranks, to the `result` of training.
@@ -148,7 +142,7 @@ class Workers:
     def hide(self) -> None:
         """Set the variables to each worker's own values again."""
         self._ask("hide")
-        SESSION.ledger.note(self.params, Holding("local", TRAINING))
+        SESSION.ledger.note(self.params, TRAINING)
 
     def result(self) -> np.ndarray:
         """Return the trained parameters: the centre's, or the workers' average."""

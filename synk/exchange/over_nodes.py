@@ -8,6 +8,7 @@ take turns, node after node has its turn, and each sends its centre's state to a
 from __future__ import annotations
 
 import contextlib
+import functools
 import pickle
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
@@ -18,7 +19,7 @@ from ..cluster.comm import NodeReduction, NodesComm, goes_by_rank, rows_of_ranks
 from ..cluster.rounds import Headers
 from ..comm.divided import DividedAllReduce
 from ..memory.partition import spans
-from ..rules.centre import Centre, summed
+from ..rules.centre import Centre
 from ..rules.gossip import Mailboxes
 
 
@@ -111,7 +112,7 @@ class _Sum:
                 rows = self._rows  # few: they are added in the order of ranks
                 given = comm.link.all_gather(mine, headers), self._counts
                 (found,) = rows_of_ranks(*given, [rows.shape[1]], [rows.dtype])
-                rows[0] = summed(list(found))
+                rows[0] = functools.reduce(np.add, found)
 
             comm.meet(mine, 0, then)
         comm.local.barrier()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from pytensor.compile import SharedVariable
@@ -41,9 +41,7 @@ class Parameters:
     def set(self, vector: np.ndarray) -> list[np.ndarray]:
         """Set the variables to the values of a vector; return their former values."""
         former = [host.get_value(var) for var in self._variables]
-        pieces = zip(self._variables, self.cut(vector), strict=True)
-        for var, piece in pieces:
-            host.set_value(var, np.array(piece))
+        self.put_back([np.array(piece) for piece in self.cut(vector)])
         return former
 
     def cut(self, vector: np.ndarray) -> list[np.ndarray]:
@@ -87,18 +85,6 @@ def joined(values: Sequence[np.ndarray]) -> np.ndarray:
     return np.concatenate([np.ravel(value) for value in values])
 
 
-class Report(NamedTuple):
-    """A worker's exchanges since its last report, and their time.
-
-    Each exchange is with the number of its move of the centre. `waiting`, for others,
-    is a part of `seconds`.
-    """
-
-    exchanges: list[tuple[int, Exchange]]
-    seconds: float
-    waiting: float
-
-
 class Worker:
     """A rank that trains by a rule: worker number `rank` of `n`.
 
@@ -127,7 +113,7 @@ class Worker:
         self.parameters = Parameters(variables)
         self.steps = 0
         self.times = ExchangeTimes(repr(rule), self.parameters.nbytes)
-        self._reported = Report([], 0.0, 0.0)
+        self._reported = np.zeros(2)
         self._exchanges: list[tuple[int, Exchange]] = []
         self._own: list[np.ndarray] | None = None  # own values, between show and hide
 
@@ -151,12 +137,16 @@ class Worker:
         self.steps = 0
         self._exchanges = []
 
-    def report(self) -> Report:
-        """Return the exchanges since the last report, and their times."""
+    def report(self) -> tuple[list[tuple[int, Exchange]], np.ndarray]:
+        """Return the exchanges since the last report, and their seconds.
+
+        Each exchange is with the number of its move of the centre. The second of the
+        two numbers of seconds is the part that was spent waiting for others.
+        """
         exchanges, self._exchanges = self._exchanges, []
-        last = self._reported
-        now = self._reported = Report([], self.times.seconds, self.times.waiting)
-        return Report(exchanges, now.seconds - last.seconds, now.waiting - last.waiting)
+        before = self._reported
+        self._reported = np.array([self.times.seconds, self.times.waiting])
+        return exchanges, self._reported - before
 
     def state(self) -> dict[str, np.ndarray]:
         """Return the worker's state, for a checkpoint."""

@@ -15,9 +15,10 @@ other.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -165,18 +166,10 @@ def _blocks(size: int, fragments: int, itemsize: int) -> list[list[Block]]:
     return found
 
 
-def summed(vectors: Sequence[np.ndarray]) -> np.ndarray:
-    """Return the sum of vectors, added in their order."""
-    total = np.array(vectors[0])
-    for more in vectors[1:]:
-        total += more
-    return total
-
-
 def mean_by_rows(vectors: Iterable[np.ndarray], rows: np.ndarray) -> np.ndarray:
     """Return the mean of vectors, weighed by their numbers of rows."""
     parts = zip(shares(rows.tolist()), vectors, strict=True)
-    return summed([share * vector for share, vector in parts])
+    return functools.reduce(np.add, [share * vector for share, vector in parts])
 
 
 def may_come(moves: int, others: Iterable[int], most: int) -> bool:

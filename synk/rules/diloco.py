@@ -67,9 +67,7 @@ class DiLoCo(Rule):
         self.mixing = (0.5 if delay else 0.0) if mixing is None else mixing
         self.outer = Optimiser(optimiser, learning_rate=learning_rate)
         if self.outer.takes("momentum"):
-            self.outer = Optimiser(
-                optimiser, learning_rate=learning_rate, momentum=momentum
-            )
+            self.outer.options["momentum"] = momentum
 
     def start(self, w: np.ndarray) -> tuple[Start, Start]:
         return {}, self.outer.start(w)

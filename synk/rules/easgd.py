@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
-from .rule import Group, Order, Rule, State, check_at_least, warn
+from ..user_frames import callers_level
+from .rule import Group, Order, Rule, State, check_at_least
 
 
 class EASGD(Rule):
@@ -51,8 +53,9 @@ class EASGD(Rule):
     def check(self, n: int) -> None:
         pull = self.beta / n * (1 + n)
         if pull >= 2:
-            warn(
+            warnings.warn(
                 f"EASGD(beta={self.beta}) with {n} workers: alpha * (1 + n) is"
                 f" {pull:.3g}, and from 2 on the centre does not settle; take a beta"
-                f" below {2 * n / (1 + n):.3g}"
+                f" below {2 * n / (1 + n):.3g}",
+                stacklevel=callers_level(),
             )

@@ -51,32 +51,12 @@ class Gossip(Rule):
     def merge(self, w: Any, a: Any, mail: Any, a_mail: Any) -> tuple[Any, Any]:
         """Return a worker's parameters and weight after it has merged its mail.
 
-        Parameters
-        ----------
-        w, a : numpy.ndarray, float
-            The worker's parameters and weight.
-        mail : numpy.ndarray
-            The sum of the parameters sent, each times its weight.
-        a_mail : float
-            The sum of these weights.
+        `mail` is the sum of the parameters sent, each times its weight.
         """
         return (a * w + mail) / (a + a_mail), a + a_mail
 
     def destinations(self, rank: int, n: int) -> Iterator[int | None]:
-        """Yield, for each step of a worker, the worker that it sends to.
-
-        Parameters
-        ----------
-        rank : int
-            The sending worker.
-        n : int
-            The number of workers.
-
-        Yields
-        ------
-        int or None
-            None, mostly, if it does not send.
-        """
+        """Yield for each step of worker `rank` of `n` whom it sends to, mostly None."""
         random = np.random.default_rng([self.seed, rank])
         while True:
             sends, to = random.random() < self.p, int(random.integers(max(n - 1, 1)))
@@ -181,7 +161,6 @@ class Mailboxes:
         self._put(to, mail + a * w, a_mail + a)
 
     def _put(self, rank: int, mail: np.ndarray | float, weight: float) -> None:
-        """Replace the mail in a mailbox."""
         index = self.valid + rank
         side = 1 - self.words[index]
         self._mail[rank, side] = mail

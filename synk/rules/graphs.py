@@ -180,10 +180,8 @@ def _name(var: Variable, names: Mapping[Variable, str]) -> str:
     """Return a variable's name in the source, or the source of a constant."""
     if isinstance(var, Constant):
         value = np.asarray(var.data)
-        if value.size != 1:
-            raise NotImplementedError(f"{var} is no single number")
-        if not np.isfinite(value).all():
-            raise NotImplementedError(f"{var} is not finite")
+        if value.size != 1 or not np.isfinite(value).all():
+            raise NotImplementedError(f"{var} is no single, finite number")
         return f"np.{value.dtype.name}({value.ravel()[0].item()!r})"
     return names[var]
 
@@ -211,8 +209,8 @@ def _is_two(var: Variable) -> bool:
     return isinstance(var, Constant) and bool(np.all(np.asarray(var.data) == 2))
 
 
-def compile_source(lines: Sequence[str], function: str) -> Callable:
-    """Return a function in the source `lines`; numba compiles it at the first call."""
+def compile_source(lines: Sequence[str]) -> Callable:
+    """Return the function `sweep` in source; numba compiles it at the first call."""
     text = "\n".join(['"""Of a training rule; made by synk."""', "", *lines, ""])
     digest = hashlib.sha256(text.encode()).hexdigest()[:20]
     path = Path(pytensor.config.compiledir, "synk_rules", f"rule_{digest}.py")
@@ -228,5 +226,4 @@ def compile_source(lines: Sequence[str], function: str) -> Callable:
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module  # numba's cache needs to find the module there
     spec.loader.exec_module(module)
-    found = getattr(module, function)
-    return compile_kernel(found)
+    return compile_kernel(module.sweep)

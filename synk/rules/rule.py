@@ -9,7 +9,6 @@ the same methods for any number of workers in one process.
 from __future__ import annotations
 
 import inspect
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, TypeAlias
 
@@ -19,7 +18,6 @@ import pytensor.tensor as pt
 from pytensor.graph.replace import graph_replace
 
 from .. import updates
-from ..user_frames import callers_level
 
 Order: TypeAlias = Literal["together", "turns", "free"]
 ORDERS: tuple[Order, ...] = ("together", "turns", "free")
@@ -158,6 +156,18 @@ class Rule:
         return f"{type(self).__name__}({options})"
 
 
+def update_rule(rule: str | Callable, what: str = "rule") -> Callable:
+    """Return the rule of `synk.updates` of a name, or the function `rule` itself."""
+    if isinstance(rule, str):
+        if rule not in updates.__all__:
+            known = ", ".join(updates.__all__)
+            raise ValueError(f"there is no {what} {rule!r}: synk.updates has {known}")
+        return getattr(updates, rule)
+    if not callable(rule):
+        raise TypeError(f"a rule is a function or its name, got {rule!r}")
+    return rule
+
+
 class Optimiser:
     """An optimiser at the centre: a rule of `synk.updates`, or one of that form.
 
@@ -166,13 +176,8 @@ class Optimiser:
     """
 
     def __init__(self, rule: str | Callable, **options: Any) -> None:
-        if isinstance(rule, str) and rule not in updates.__all__:
-            known = ", ".join(updates.__all__)
-            raise ValueError(
-                f"there is no optimiser {rule!r}: synk.updates has {known}"
-            )
-        self._rule: Callable = getattr(updates, rule) if isinstance(rule, str) else rule
-        self._options = options
+        self._rule = update_rule(rule, "optimiser")
+        self.options = options
 
     def takes(self, name: str) -> bool:
         """Return whether the rule has an argument `name`."""
@@ -181,11 +186,11 @@ class Optimiser:
     def start(self, w: np.ndarray) -> Start:
         """Return the optimiser's state before the first step on parameters `w`."""
         _, kept, _ = self._graphs(w.dtype)
-        start = {}
-        for name, var in kept.items():
-            value = np.asarray(var.get_value())
-            start[name] = np.broadcast_to(value[0], w.shape) if value.ndim else value
-        return {name: np.array(value) for name, value in start.items()}
+        start = {name: np.array(var.get_value()) for name, var in kept.items()}
+        return {
+            name: np.full(w.shape, value[0]) if value.ndim else value
+            for name, value in start.items()
+        }
 
     def move(self, c: Any, gradient: Any, state: State) -> tuple[Any, State]:
         """Return the parameters after a step along a gradient, and the new state."""
@@ -201,20 +206,15 @@ class Optimiser:
         """Return the rule's parameter, its other variables by name, and its updates."""
         param = pytensor.shared(np.zeros(2, dtype), name="c")
         new = self._rule(
-            [param if gradient is None else gradient], [param], **self._options
+            [param if gradient is None else gradient], [param], **self.options
         )
         kept = {f"{i}": var for i, var in enumerate(new) if var is not param}
         return param, kept, new
 
     def __repr__(self) -> str:
         name = getattr(self._rule, "__name__", self._rule)
-        options = "".join(f", {key}={value!r}" for key, value in self._options.items())
+        options = "".join(f", {key}={value!r}" for key, value in self.options.items())
         return f"{name}{options}"
-
-
-def warn(message: str) -> None:
-    """Warn of a setting, at the line of the script that trains."""
-    warnings.warn(message, UserWarning, stacklevel=callers_level())
 
 
 def check_at_least(name: str, value: float, least: float = 0) -> float:

@@ -27,13 +27,7 @@ from ..comm.locks import give_back, take, write
 from ..compiled import compile_kernel
 from ..memory.mapping import address
 from .centre import Block, Centre
-from .graphs import (
-    KINDS,
-    RuleGraphs,
-    SweepKind,
-    compile_source,
-    translate,
-)
+from .graphs import KINDS, RuleGraphs, SweepKind, compile_source, translate
 from .rule import Group
 
 NEXT, HELD, TURNED, OWNER, LOOKS, FIRST_LOCK, FIRST_VALID, RANK, WORDS = range(9)
@@ -292,7 +286,7 @@ def _compiled_sweep(graphs: RuleGraphs, kind: SweepKind) -> Sweep:
         *["    leave(at, words, blocks)"] * kind.locks,
         "    return True",
     ]
-    return compile_source(lines, "sweep")
+    return compile_source(lines)
 
 
 @cache

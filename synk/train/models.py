@@ -13,7 +13,7 @@ import contextlib
 import functools
 import itertools
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import cloudpickle
@@ -198,9 +198,10 @@ class Draw:
         self, seed: int, step: int, numbers: np.ndarray, rank: int = 0
     ) -> None:
         self._seed, self._step = seed + (rank << 32), step
-        self._numbers = numbers  # of the rows in the batch
+        # The numbers of the rows in the batch follow each other.
+        self._first, self._rows = int(numbers[0]), len(numbers)
         self._calls = itertools.count()
-        self.place = int(numbers[0]) + (rank << 16)
+        self.place = self._first + (rank << 16)
         """A number that differs between ranks' rows; 0 for the first rows of rank 0."""
 
     @property
@@ -219,28 +220,14 @@ class Draw:
             one row follow each other.
         """
         length, *rest = shape
-        each, left = divmod(length, len(self._numbers))
-        if left:  # the first axis is not of rows
-            numbers = self._numbers[0] + np.arange(length)
-        else:
-            numbers = (self._numbers[:, None] * each + np.arange(each)).ravel()
+        each, left = divmod(length, self._rows)
+        first = self._first * (1 if left else each)  # left: the first axis is not rows
         size = math.prod(rest)
         blocks = -(-size // 8)  # a block of Philox has eight float32
         key = (self._seed << 64) + (self._step << 20) + next(self._calls)
-        found = np.empty((length, 8 * blocks), np.float32)
-        for part in _runs(numbers):
-            first = int(numbers[part.start])
-            philox = np.random.Philox(key=key % 2**128, counter=first * blocks)
-            np.random.Generator(philox).random(dtype=np.float32, out=found[part])
+        philox = np.random.Philox(key=key % 2**128, counter=first * blocks)
+        found = np.random.Generator(philox).random((length, 8 * blocks), np.float32)
         return found[:, :size].reshape(shape)
-
-
-def _runs(numbers: np.ndarray) -> Iterator[slice]:
-    """Yield slices of `numbers` with consecutive numbers, as long as possible."""
-    ends = [0, *(np.flatnonzero(np.diff(numbers) != 1) + 1).tolist(), len(numbers)]
-    for start, stop in itertools.pairwise(ends):
-        if start < stop:
-            yield slice(start, stop)
 
 
 # -- a model in a graph

@@ -269,7 +269,11 @@ class Trainer:
         kept: dict[str, Any] = {"history": vars(self.history)}
         kept["set"] = self._set.changed()
         if self._rule is not None:
-            kept["workers"] = self._ensure_workers().state()
+            workers = self._workers
+            if workers is None or self._is_new or not workers.is_open:
+                workers = self._prepare_workers(self._is_whole)
+                workers.show()
+            kept["workers"] = workers.state()
         states = self._callbacks.states() if self._states is None else self._states
         of_callbacks = []
         for one in states:
@@ -354,38 +358,29 @@ class Trainer:
 
         By a rule, variables then have the parameters that training results in.
         """
-        start, step = perf_counter(), self._step
-        if self._rule is None:
-            run: Callable = step.run
-            made = make_steps(parts, step, lambda *some: run(*some, *others, **named))
-            seconds = perf_counter() - start
-            return made, {"seconds": seconds, **made.ran.spent, "staleness": 0.0}
-        # Before anything is changed: an interrupt may come at any line.
-        was_whole, self._is_whole = self._is_whole, False
-        workers, are_nodes = self._prepare_workers(was_whole), self._are_nodes
-        run = partial(run_as_workers, step, workers.number, are_nodes=are_nodes)
+        start, step, workers = perf_counter(), self._step, None
+        run: Callable = step.run
+        if self._rule is not None:
+            # Before anything is changed: an interrupt may come at any line.
+            was_whole, self._is_whole = self._is_whole, False
+            workers, are_nodes = self._prepare_workers(was_whole), self._are_nodes
+            run = partial(run_as_workers, step, workers.number, are_nodes=are_nodes)
         made = make_steps(parts, step, lambda *some: run(*some, *others, **named))
-        self.exchanges, exchanging, waiting = workers.report()
-        workers.show()
-        self._is_whole = True
-        numbers = {"seconds": perf_counter() - start, **made.ran.spent}
-        numbers["exchange"] += exchanging - waiting
-        numbers["wait"] += waiting
+        numbers = dict(made.ran.spent)
+        if workers is not None:
+            self.exchanges, exchanging, waiting = workers.report()
+            workers.show()
+            self._is_whole = True
+            numbers["exchange"] += exchanging - waiting
+            numbers["wait"] += waiting
         stale = [exchange.staleness for exchange in self.exchanges]
         numbers["staleness"] = float(np.mean(stale)) if stale else 0.0
-        return made, numbers
+        return made, {"seconds": perf_counter() - start, **numbers}
 
     @property
     def _rule_in_file(self) -> str:
         """The text that a file has for the rule and its workers."""
         return repr(self._rule) + (", workers='nodes'" if self._are_nodes else "")
-
-    def _ensure_workers(self) -> Workers:
-        """Return the workers; make them if there are none on the present ranks."""
-        if self._is_new or self._workers is None or not self._workers.is_open:
-            self._prepare_workers(self._is_whole).show()
-        assert self._workers is not None
-        return self._workers
 
     def _prepare_workers(self, is_whole: bool) -> Workers:
         """Return the workers for an epoch; begin anew if the last was not whole."""
@@ -395,11 +390,9 @@ class Trainer:
             if workers is not None and not (is_whole or self._is_new):
                 workers.restore()  # ranks have died: the centre's values remain
             workers = self._workers = Workers(self._rule, self._params, self._are_nodes)
-        elif self._is_new:
-            workers.begin(None)
-        elif not is_whole:
-            workers.begin_again()
-        elif workers.are_set():
+        elif not (is_whole or self._is_new) and self._rule.has_centre:
+            workers.begin(workers.centre)
+        elif self._is_new or not is_whole or workers.are_set():
             workers.begin(None)
         else:
             workers.hide()

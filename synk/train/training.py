@@ -11,13 +11,12 @@ import pytensor
 from pytensor.compile import SharedVariable
 from pytensor.graph.basic import Variable
 
-from .. import updates as update_rules
 from ..call.function import Function
 from ..call.make import function
 from ..ops import grad
 from ..reduce_ops import ReduceOp
 from ..rules.gossip import Gossip
-from ..rules.rule import Rule
+from ..rules.rule import Rule, update_rule
 from ..user_frames import entry
 
 
@@ -73,7 +72,7 @@ def train_function(
     >>> losses[0], losses[-1] < 1e-3
     (1.0, True)
     """
-    move = _rule_of(rule)
+    move = update_rule(rule)
     ours, of_rule = _sort_options(move, options)
     outputs = loss if isinstance(loss, list) else [loss]
     if not outputs:
@@ -83,17 +82,6 @@ def train_function(
     updates = _pairs(move(grad(cost, params, op=op), params, **of_rule))
     updates += _pairs(ours.pop("updates", None) or [])
     return function(inputs, loss, updates=updates, **ours)
-
-
-def _rule_of(rule: Any) -> Callable:
-    if isinstance(rule, str):
-        if rule not in update_rules.__all__:
-            known = ", ".join(update_rules.__all__)
-            raise ValueError(f"there is no rule {rule!r}: synk.updates has {known}")
-        return getattr(update_rules, rule)
-    if not callable(rule):
-        raise TypeError(f"a rule is a function or its name, got {rule!r}")
-    return rule
 
 
 _OURS = (

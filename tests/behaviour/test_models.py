@@ -167,8 +167,8 @@ def test_random_numbers_belong_to_rows_and_to_steps():
     assert 0 <= drawn.min() < 0.01 < 0.99 < drawn.max() < 1
     np.testing.assert_allclose(drawn.mean(axis=0), 0.5, atol=0.03)
     np.testing.assert_allclose(np.corrcoef(drawn.T), np.eye(5), atol=0.08)
-    some = synk.train.Draw(0, 0, numbers[[7, 8, 100]]).uniform((3, 5))
-    np.testing.assert_array_equal(some, drawn[[7, 8, 100]])
+    some = synk.train.Draw(0, 0, numbers[7:10]).uniform((3, 5))
+    np.testing.assert_array_equal(some, drawn[7:10])
     for other in (synk.train.Draw(1, 0, numbers), synk.train.Draw(0, 1, numbers)):
         assert abs(np.corrcoef(other.uniform((4000, 5))[:, 0], drawn[:, 0])[0, 1]) < 0.1
 
