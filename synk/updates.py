@@ -12,7 +12,7 @@ number or a variable.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -41,6 +41,8 @@ Updates: TypeAlias = dict[SharedVariable, Variable]
 def sgd(loss_or_grads: Any, params: Sequence, learning_rate: Any) -> Updates:
     """Return updates of stochastic gradient descent.
 
+    ``p = p - learning_rate * g``
+
     Parameters
     ----------
     loss_or_grads : scalar variable, or list of TensorVariable
@@ -57,10 +59,6 @@ def sgd(loss_or_grads: Any, params: Sequence, learning_rate: Any) -> Updates:
     ------
     ValueError
         If there are not as many gradients as parameters.
-
-    Notes
-    -----
-    ``p = p - learning_rate * g``
     """
     return {
         p: p - _like(learning_rate, p) * g for p, g in _gradients(loss_or_grads, params)
@@ -72,17 +70,15 @@ def momentum(
 ) -> Updates:
     """Return updates of stochastic gradient descent with momentum.
 
+    ``v = momentum * v - learning_rate * g``, ``p = p + v``. With a learning rate that
+    changes, torch's velocity forgets the old rates at once, and this one by and by.
+
     Parameters
     ----------
     loss_or_grads, params, learning_rate
         See `sgd`.
     momentum : float or scalar variable
         How much of the velocity is kept at each step.
-
-    Notes
-    -----
-    ``v = momentum * v - learning_rate * g``, ``p = p + v``. With a learning rate that
-    changes, torch's velocity forgets the old rates at once, and this one by and by.
     """
     updates: Updates = {}
     for p, g in _gradients(loss_or_grads, params):
@@ -98,18 +94,14 @@ def nesterov_momentum(
 ) -> Updates:
     """Return updates of stochastic gradient descent with Nesterov's momentum.
 
-    Parameters
-    ----------
-    loss_or_grads, params, learning_rate
-        See `sgd`.
-    momentum : float or scalar variable
-        How much of the velocity is kept at each step.
-
-    Notes
-    -----
     ``v = momentum * v - learning_rate * g``, ``p = p + momentum * v - learning_rate *
     g``: the form of Sutskever et al., ICML 2013, in which the gradient is taken at the
     parameters themselves.
+
+    Parameters
+    ----------
+    loss_or_grads, params, learning_rate, momentum
+        See `momentum`.
     """
     updates: Updates = {}
     for p, g in _gradients(loss_or_grads, params):
@@ -129,26 +121,19 @@ def adagrad(
 ) -> Updates:
     """Return updates of Adagrad: steps shrink with the squares of gradients so far.
 
+    ``a = a + g**2``, ``p = p - learning_rate * g / (sqrt(a) + epsilon)``; Duchi et al.,
+    JMLR 12, 2011.
+
     Parameters
     ----------
     loss_or_grads, params, learning_rate
         See `sgd`.
     epsilon : float
         Added to the root, against a division by zero.
-
-    Notes
-    -----
-    ``a = a + g**2``, ``p = p - learning_rate * g / (sqrt(a) + epsilon)``; Duchi et al.,
-    JMLR 12, 2011.
     """
-    updates: Updates = {}
-    for p, g in _gradients(loss_or_grads, params):
-        squares = state_like(p, "adagrad_squares")
-        new = squares + g**2
-        updates[squares] = new
-        root = pt.sqrt(new) + _like(epsilon, p)
-        updates[p] = p - _like(learning_rate, p) * g / root
-    return updates
+    return by_squares(
+        "adagrad", _gradients(loss_or_grads, params), learning_rate, None, epsilon
+    )
 
 
 def rmsprop(
@@ -160,6 +145,9 @@ def rmsprop(
 ) -> Updates:
     """Return updates of RMSProp: steps are divided by the root mean square gradient.
 
+    ``a = rho * a + (1 - rho) * g**2``,
+    ``p = p - learning_rate * g / (sqrt(a) + epsilon)``; Tieleman and Hinton, 2012.
+
     Parameters
     ----------
     loss_or_grads, params, learning_rate
@@ -167,19 +155,32 @@ def rmsprop(
     rho : float or scalar variable
         How much of the running mean is kept at each step.
     epsilon : float
-        Added to the root, against a division by zero.
+        See `adagrad`.
+    """
+    return by_squares(
+        "rmsprop", _gradients(loss_or_grads, params), learning_rate, rho, epsilon
+    )
 
-    Notes
-    -----
-    ``a = rho * a + (1 - rho) * g**2``,
-    ``p = p - learning_rate * g / (sqrt(a) + epsilon)``; Tieleman and Hinton, 2012.
+
+def by_squares(
+    name: str,
+    gradients: Iterable[tuple[Any, Any]],
+    learning_rate: Any,
+    rho: Any,
+    epsilon: Any,
+    is_within: bool = False,
+) -> Updates:
+    """Return updates that divide gradients by the root of their squares.
+
+    `gradients` has pairs of a parameter and its gradient. Squares are added up if `rho`
+    is None, else averaged. `is_within`: `epsilon` is added under the root.
     """
     updates: Updates = {}
-    for p, g in _gradients(loss_or_grads, params):
-        squares = state_like(p, "rmsprop_squares")
-        new = _mean(squares, g**2, rho, p)
+    for p, g in gradients:
+        squares, small = state_like(p, f"{name}_squares"), _like(epsilon, p)
+        new = squares + g**2 if rho is None else _mean(squares, g**2, rho, p)
+        root = pt.sqrt(new + small) if is_within else pt.sqrt(new) + small
         updates[squares] = new
-        root = pt.sqrt(new) + _like(epsilon, p)
         updates[p] = p - _like(learning_rate, p) * g / root
     return updates
 
@@ -193,21 +194,19 @@ def adadelta(
 ) -> Updates:
     """Return updates of Adadelta: steps in the proportion of past steps to gradients.
 
+    ``a = rho * a + (1 - rho) * g**2``,
+    ``s = g * sqrt(d + epsilon) / sqrt(a + epsilon)``,
+    ``d = rho * d + (1 - rho) * s**2``, ``p = p - learning_rate * s``; Zeiler,
+    arXiv 1212.5701.
+
     Parameters
     ----------
     loss_or_grads, params, learning_rate
         See `sgd`.
     rho : float or scalar variable
-        How much of the running means is kept at each step.
+        See `rmsprop`.
     epsilon : float
         Added under the roots.
-
-    Notes
-    -----
-    ``a = rho * a + (1 - rho) * g**2``,
-    ``s = g * sqrt(d + epsilon) / sqrt(a + epsilon)``,
-    ``d = rho * d + (1 - rho) * s**2``, ``p = p - learning_rate * s``; Zeiler,
-    arXiv 1212.5701.
     """
     updates: Updates = {}
     for p, g in _gradients(loss_or_grads, params):
@@ -232,6 +231,8 @@ def adam(
 ) -> Updates:
     """Return updates of Adam: momentum and RMSProp, corrected for their start at 0.
 
+    Algorithm 1 of Kingma and Ba, arXiv 1412.6980.
+
     Parameters
     ----------
     loss_or_grads, params, learning_rate
@@ -240,13 +241,8 @@ def adam(
         How much of the running means, of gradients and of their squares, is kept.
     epsilon : float
         Added to the root, against a division by zero.
-
-    Notes
-    -----
-    Algorithm 1 of Kingma and Ba, arXiv 1412.6980.
     """
-    options = beta1, beta2, epsilon, 0.0
-    return _adam("adam", loss_or_grads, params, learning_rate, *options)
+    return _adam("adam", loss_or_grads, params, learning_rate, beta1, beta2, epsilon)
 
 
 def adamw(
@@ -260,23 +256,17 @@ def adamw(
 ) -> Updates:
     """Return updates of Adam with weight decay that does not pass through the means.
 
+    Algorithm 2 of Loshchilov and Hutter, arXiv 1711.05101.
+
     Parameters
     ----------
-    loss_or_grads, params, learning_rate
-        See `sgd`.
-    beta1, beta2 : float
-        How much of the running means, of gradients and of their squares, is kept.
-    epsilon : float
-        Added to the root, against a division by zero.
+    loss_or_grads, params, learning_rate, beta1, beta2, epsilon
+        See `adam`.
     weight_decay : float
         Each step reduces parameters by this fraction, times the learning rate.
-
-    Notes
-    -----
-    Algorithm 2 of Loshchilov and Hutter, arXiv 1711.05101.
     """
-    options = beta1, beta2, epsilon, weight_decay
-    return _adam("adamw", loss_or_grads, params, learning_rate, *options)
+    options = learning_rate, beta1, beta2, epsilon, weight_decay
+    return _adam("adamw", loss_or_grads, params, *options)
 
 
 def adamax(
@@ -289,6 +279,8 @@ def adamax(
 ) -> Updates:
     """Return updates of Adam with the largest gradient so far for the mean square.
 
+    Algorithm 2 of Kingma and Ba, arXiv 1412.6980.
+
     Parameters
     ----------
     loss_or_grads, params, learning_rate
@@ -297,10 +289,6 @@ def adamax(
         How much of the running mean and of the largest gradient is kept.
     epsilon : float
         Added to a gradient's size, against a division by zero.
-
-    Notes
-    -----
-    Algorithm 2 of Kingma and Ba, arXiv 1412.6980.
     """
     updates: Updates = {}
     params = list(params)
@@ -316,25 +304,28 @@ def adamax(
 
 
 def _adam(
-    name: str, loss_or_grads: Any, params: Sequence, learning_rate: Any, *options: Any
+    name: str,
+    loss_or_grads: Any,
+    params: Sequence,
+    learning_rate: Any,
+    beta1: float,
+    beta2: float,
+    epsilon: float,
+    weight_decay: float = 0.0,
 ) -> Updates:
     """Return the updates of Adam, with states named after the rule `name`."""
-    beta1, beta2, epsilon, weight_decay = options
     updates: Updates = {}
     params = list(params)
     step_number = _count(updates, params, name)
     for p, g in _gradients(loss_or_grads, params):
-        means, squares = (
-            state_like(p, f"{name}_means"),
-            state_like(p, f"{name}_squares"),
-        )
+        means = state_like(p, f"{name}_means")
+        squares = state_like(p, f"{name}_squares")
         new_mean = _mean(means, g, beta1, p)
         new_squares = _mean(squares, g**2, beta2, p)
         rate = _like(learning_rate, p)
         root = pt.sqrt(new_squares / _correction(beta2, step_number, p))
-        step = (
-            new_mean / _correction(beta1, step_number, p) / (root + _like(epsilon, p))
-        )
+        corrected = new_mean / _correction(beta1, step_number, p)
+        step = corrected / (root + _like(epsilon, p))
         updates[means], updates[squares] = new_mean, new_squares
         shrunk = p * (1 - rate * _like(weight_decay, p)) if weight_decay else p
         updates[p] = shrunk - rate * step
