@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from .fill import fill, gather
+from .fill import Lines, fill, gather
 from .order import DRAWS
 from .stored import Stored
 
@@ -76,10 +76,7 @@ class Column:
     def open(self, file: int) -> Any:
         """Return a file's rows, for `fill`."""
         found = [np.ascontiguousarray(a, self.dtype) for a in self._read(file)]
-        rows = self.rows_of(file)
-        if any(len(array) != rows for array in found):
-            raise ValueError(f"{[len(a) for a in found]} rows, {rows} are expected")
-        return found
+        return Lines(found, self.rows_of(file))
 
     def _read(self, file: int) -> list[np.ndarray]:
         source = self._sources[file]
@@ -114,6 +111,9 @@ class Column:
     def draw(self, rows: int, seed: int, epoch: int) -> np.ndarray | None:
         """Return an epoch's random numbers for all `rows` rows; None if it has none."""
         return None
+
+    takes_runs = True
+    """Whether `fill` has a faster copy for rows with consecutive numbers."""
 
     def picks(
         self, draws: np.ndarray | None, rows: np.ndarray, places: np.ndarray
@@ -230,6 +230,8 @@ class ImageColumn(Column):
         random = np.random.default_rng([seed, epoch, DRAWS])
         limits = [*self._spare, int(self._mirror)]
         return random.integers(0, limits, (rows, 3), np.int32, endpoint=True)
+
+    takes_runs = False
 
     def picks(
         self, draws: np.ndarray | None, rows: np.ndarray, places: np.ndarray

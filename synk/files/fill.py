@@ -19,6 +19,19 @@ _INDEX, _PLACE, _TOP, _LEFT, _FLIPPED = range(5)
 """Columns of the table of rows: see `gather` and `fill`."""
 
 
+class Lines:
+    """A file's rows, as one array or as several columns of one number each.
+
+    All arrays have the same dtype and length.
+    """
+
+    def __init__(self, arrays: Sequence[np.ndarray], rows: int) -> None:
+        if any(len(array) != rows for array in arrays):
+            raise ValueError(f"{[len(a) for a in arrays]} rows, {rows} are expected")
+        self.arrays = arrays  # keeps the memory behind the addresses
+        self.addresses = [address(array) for array in arrays]
+
+
 _BLOCK = 1024
 """Rows that are written in all columns before the next ones, to stay in the cache."""
 
@@ -43,28 +56,46 @@ def _gather(files, starts, rows, kind, out):
                             target[x] = line[x]
 
 
+@compile_kernel
+def _copy(files, starts, firsts, kind, out):
+    width = out.shape[2]
+    for f in range(len(files)):
+        before = firsts[f] - starts[f]
+        for low in range(starts[f], starts[f + 1], _BLOCK):
+            high = min(low + _BLOCK, starts[f + 1])
+            for i in range(files.shape[1]):
+                source = array_at(files[f, i], kind.dtype, 1 << 60)
+                if width == 1:
+                    for row in range(low, high):
+                        out[row, i, 0] = source[before + row]
+                else:
+                    for row in range(low, high):
+                        first = (before + row) * width
+                        for x in range(width):
+                            out[row, i, x] = source[first + x]
+
+
 def gather(
-    files: Sequence[Sequence[np.ndarray]],
-    starts: np.ndarray,
-    rows: np.ndarray,
-    out: np.ndarray,
+    files: Sequence[Lines], starts: np.ndarray, rows: np.ndarray, out: np.ndarray
 ) -> None:
     """Copy whole rows of several files to `out`, which is contiguous.
 
-    A file is one array, or several columns of one number each, all of one dtype. `rows`
-    has two lines: each row's index in its file, and its place in `out`. `starts` says
-    where each file's rows start in `rows`, and where the last ones end.
+    `rows` has two lines: each row's index in its file, and its place in `out`. `starts`
+    says where each file's rows start in `rows`, and where the last ones end. If rows
+    are consecutive, `rows` has only each file's first index (one dimension), and the
+    rows' places are 0, 1, ...
     """
     if not files:
         return
-    addresses = np.array([list(map(address, file)) for file in files], np.int64)
-    columns = addresses.shape[1]
-    width = out.nbytes // max(len(out), 1) // columns
+    addresses = np.array([file.addresses for file in files], np.int64)
+    lines = addresses.shape[1]
+    width = out.nbytes // max(len(out), 1) // lines
     # The largest unit that divides all addresses and widths: one loop for all dtypes.
     places = int(np.bitwise_or.reduce(addresses, axis=None)) | address(out) | width
     unit = next(np.dtype(f"u{size}") for size in (8, 4, 1) if places % size == 0)
-    units = out.reshape(-1).view(np.uint8).reshape(len(out), columns, width).view(unit)
-    _gather(addresses, starts, rows, np.empty(0, unit), units)
+    units = out.reshape(-1).view(np.uint8).reshape(len(out), lines, width).view(unit)
+    kernel = _copy if rows.ndim == 1 else _gather
+    kernel(addresses, starts, rows, np.empty(0, unit), units)
 
 
 @compile_kernel

@@ -79,6 +79,11 @@ class Order:
         return self._rows[: high - low]
 
 
+def is_consecutive(rows: np.ndarray) -> bool:
+    """Return whether each number is one more than the number before: 5, 6, 7."""
+    return len(rows) > 0 and bool((rows[1:] - rows[:-1] == 1).all())
+
+
 def sorting(rows: np.ndarray) -> np.ndarray:
     """Return `numpy.argsort` of non-negative integers, only faster.
 
@@ -95,8 +100,8 @@ def sorting(rows: np.ndarray) -> np.ndarray:
     if span <= 2 * len(rows):
         places = np.full(span, -1)
         places[rows - low] = np.arange(len(rows))
-        order = places[places >= 0]
-        if len(order) == len(rows):  # no two are equal
+        order = places if span == len(rows) else places[places >= 0]
+        if len(order) == len(rows) and order.min() >= 0:  # no two are equal
             return order
     order = np.argsort(rows.astype(np.uint16), kind="stable")
     rows = rows >> 16

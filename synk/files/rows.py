@@ -21,7 +21,15 @@ from ..ranks.session import SESSION
 from ..user_frames import entry
 from ..variables.data import Data, data
 from .columns import Column
-from .order import Order, Part, batches_of_part, cut, most_rows, sorting
+from .order import (
+    Order,
+    Part,
+    batches_of_part,
+    cut,
+    is_consecutive,
+    most_rows,
+    sorting,
+)
 
 
 def check_batch_size(batch_size: int) -> None:
@@ -64,6 +72,7 @@ class Rows:
         # Columns with most bytes first: the thread may have to wait between two.
         sizes = [int(np.prod(c.shape)) * c.dtype.itemsize for c in self._columns]
         self._by_size = sorted(range(len(sizes)), key=sizes.__getitem__, reverse=True)
+        self._takes_runs = all(column.takes_runs for column in self._columns)
         self._spare: list[tuple[Data, ...]] = []
         # The session's pool, and the number of the nodes' readers; see `on_nodes`.
         self._readers: tuple[Any, int | None] | None = None
@@ -230,14 +239,19 @@ class Rows:
         part before, by column and file; they are replaced by this part's. The rows go
         to the places `into` of `out`, by default 0, 1, ...
         """
-        in_order = sorting(rows)
-        rows = rows[in_order]
+        in_order = None
+        if into is not None or not (self._takes_runs and is_consecutive(rows)):
+            in_order = sorting(rows)
+            rows = rows[in_order]
         bounds = np.searchsorted(rows, self._starts)
         files = np.flatnonzero(np.diff(bounds))
         starts = np.append(bounds[files], len(rows))
-        before_file = np.repeat(self._starts[files], np.diff(starts))
-        places = in_order if into is None else into[in_order]
-        common = np.stack([rows - before_file, places])
+        if in_order is None:
+            common = rows[starts[:-1]] - self._starts[files]
+        else:
+            before_file = np.repeat(self._starts[files], np.diff(starts))
+            places = in_order if into is None else into[in_order]
+            common = np.stack([rows - before_file, places])
         before = dict(opened)
         opened.clear()
         for i, column in enumerate(self._columns):
