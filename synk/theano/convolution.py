@@ -256,3 +256,10 @@ def _pooling(op: Callable) -> Callable:
 
 pool_2d = _pooling(nn.pool_2d)
 pool_3d = _pooling(nn.pool_3d)
+
+
+def max_pool_2d_same_size(input: Any, patch_size: Any) -> Any:
+    """Return `input` with all but the largest element of each window set to 0."""
+    input = pt.as_tensor_variable(input)
+    largest = pool_2d(input, patch_size, ignore_border=True)
+    return pt.grad(largest.sum(), input) * input

@@ -36,11 +36,12 @@ _NORMALIZATION = (
     "synk.nn:batch_normalization_test,batch_normalization_train"
     " .networks:batch_normalization"
 )
-_SIGMOIDS = "pytensor.tensor:sigmoid,softplus .networks:hard_sigmoid"
+_SIGMOIDS = "pytensor.tensor:sigmoid,softplus .networks:hard_sigmoid,ultra_fast_sigmoid"
 _NETWORKS = (
-    f"{_NORMALIZATION} {_SIGMOIDS},categorical_crossentropy,confusion_matrix,"
-    "logsoftmax,relu,softmax,softsign"
-    " synk.nn:binary_crossentropy,elu,selu,sigmoid_binary_crossentropy"
+    f"{_NORMALIZATION} {_SIGMOIDS},binary_crossentropy,"
+    "categorical_crossentropy,confusion_matrix,crossentropy_categorical_1hot,"
+    "crossentropy_softmax_argmax_1hot_with_bias,elu,h_softmax,logsoftmax,relu,selu,"
+    "sigmoid_binary_crossentropy,softmax,softsign"
 )
 _CONVOLUTION = (
     "synk.nn:conv2d_grad_wrt_weights"
@@ -49,7 +50,7 @@ _CONVOLUTION = (
 _ABSTRACT = (
     ",AbstractConv2d_gradInputs,AbstractConv2d_gradWeights,AbstractConv3d_gradInputs"
 )
-_VARIABLES = "col,matrix,row,scalar,tensor,tensor3,tensor4,vector"
+_VARIABLES = "col,matrix,row,scalar,tensor,tensor3,tensor4,tensor5,vector"
 
 SOURCES = {
     "": ".functions:clone,function,shared .compiled:In,Param"
@@ -76,7 +77,8 @@ SOURCES = {
     "compile.monitormode": ".graphs:MonitorMode,detect_nan",
     "compile.nanguardmode": "pytensor.compile.nanguardmode"
     " pytensor.compile.debug.nanguardmode",
-    "compile.ops": "pytensor.compile.ops pytensor.raise_op pytensor.tensor.shape",
+    "compile.ops": "pytensor.compile.ops pytensor.raise_op pytensor.tensor.shape"
+    " .tensors:Rebroadcast",
     "compile.pfunc": f"{_FUNCTIONS} pytensor.compile pytensor.compile.rebuild",
     "compile.profiling": "pytensor.compile.profiling pytensor.compile.debug.profiling",
     "compile.sharedvalue": f"{_FUNCTIONS} pytensor.compile.sharedvalue",
@@ -123,9 +125,9 @@ SOURCES = {
     "sparse.sharedvar": ".sparse pytensor.sparse.sharedvar",
     "sparse.type": ".sparse",
     "sparse.utils": "pytensor.sparse.utils",
-    "tensor": f".tensors:{_VARIABLES},TensorVariable,addbroadcast,"
-    "batched_dot,batched_tensordot,cast,dot,flatten,patternbroadcast,repeat,"
-    "reshape,stack,unbroadcast pytensor.tensor:abs_=abs,inv=reciprocal"
+    "tensor": f".tensors:{_VARIABLES},Rebroadcast,TensorVariable,addbroadcast,"
+    "batched_dot,batched_tensordot,cast,dot,flatten,mean,patternbroadcast,repeat,"
+    "reshape,stack,tile,unbroadcast pytensor.tensor:abs_=abs,inv=reciprocal"
     " .functions:shared .streams:RandomStreams .gradient:Lop,Rop,consider_constant,"
     "grad,hessian,jacobian,numeric_grad,verify_grad .graphs:Variable"
     " pytensor.tensor.exceptions:NotScalarConstantError"
@@ -154,16 +156,18 @@ SOURCES = {
     "tensor.sharedvar": "pytensor.tensor.sharedvar",
     "tensor.signal": "",
     "tensor.signal.conv": ".convolution:conv2d=conv2d_of_matrices",
-    "tensor.signal.downsample": ".convolution:max_pool_2d=pool_2d",
-    "tensor.signal.pool": ".convolution:pool_2d,pool_3d",
-    "tensor.slinalg": "pytensor.tensor.linalg pytensor.tensor.slinalg",
+    "tensor.signal.downsample": ".convolution:max_pool_2d=pool_2d,"
+    "max_pool_2d_same_size",
+    "tensor.signal.pool": ".convolution:max_pool_2d_same_size,pool_2d,pool_3d",
+    "tensor.slinalg": ".tensors:solve_lower_triangular pytensor.tensor.linalg"
+    " pytensor.tensor.slinalg",
     "tensor.sort": "pytensor.tensor.sort",
     "tensor.subtensor": "pytensor.tensor.subtensor",
     "tensor.type": f".tensors:{_VARIABLES} pytensor.tensor.type",
     "tensor.utils": "pytensor.tensor.utils",
     "tensor.var": ".tensors:TensorVariable pytensor.tensor.variable"
     " pytensor.tensor.sharedvar",
-    "tensor.xlogx": ".tensors:xlogy0",
+    "tensor.xlogx": ".tensors:xlogx,xlogy0",
     "typed_list": "pytensor.typed_list",
     "typed_list.basic": "pytensor.typed_list.basic pytensor.typed_list",
     "updates": ".pytensor_versions:OrderedUpdates",
@@ -192,15 +196,12 @@ ABSENT = {
     "theano.tensor.nnet.conv2d_transpose": "use synk.nn.conv2d_transpose",
     "theano.tensor.nnet.conv3d2d": "use theano.tensor.nnet.conv3d",
     "theano.tensor.nnet.separable_conv2d": "use conv2d with num_groups",
-    "theano.tensor.nnet.h_softmax": "use softmax of the classes, and of each class",
     "theano.tensor.nnet.softmax_graph": "use softmax",
     "theano.tensor.nnet.softmax_with_bias": "use softmax(x + b)",
-    "theano.tensor.nnet.ultra_fast_sigmoid": "use sigmoid or hard_sigmoid",
     "theano.tensor.rint": 'use round(x, mode="half_to_even")',
     "theano.tensor.signal.downsample.DownsampleFactorMax": "use pool.pool_2d",
     "theano.tensor.signal.pool.Pool": "use pool_2d",
     "theano.tensor.slinalg.solve_symmetric": 'use solve(a, b, assume_a="sym")',
-    "theano.tensor.slinalg.solve_lower_triangular": "use solve_triangular",
     "theano.tensor.slinalg.solve_upper_triangular": "use solve_triangular",
     "theano.tensor.topk": "use sort",
 }

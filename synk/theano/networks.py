@@ -13,7 +13,6 @@ from pytensor.tensor.special import Softmax
 from pytensor.tensor.special import log_softmax as _log_softmax
 from pytensor.tensor.special import softmax as _softmax
 
-from .. import nn
 from .pytensor_versions import KNOWS_CHOSEN_COLUMNS
 
 # -- nonlinearities
@@ -43,22 +42,113 @@ def softsign(x: Any) -> Any:
     return x / (1.0 + pt.abs(x))
 
 
+def ultra_fast_sigmoid(x: Any) -> Any:
+    """Return Theano's approximation of the sigmoid by rational pieces.
+
+    With a = abs(x) / 2, the distance from 0.5 is ``0.75 a / (1 + a)`` below a = 1.7, a
+    straight line up to 3, and then constant. The error is at most 0.03; the function is
+    not monotonic at 1.7.
+    """
+    x = pt.as_tensor_variable(x)
+    half = 0.5 * x
+    a = pt.abs(half)
+    z = pt.switch(
+        pt.lt(a, 1.7),
+        1.5 * a / (1.0 + a),
+        pt.switch(
+            pt.lt(a, 3.0),
+            0.935409070603099 + 0.0458812946797165 * (a - 1.7),
+            0.99505475368673,
+        ),
+    )
+    return pt.cast(0.5 * (pt.switch(pt.lt(half, 0.0), -z, z) + 1.0), _floating(x))
+
+
 def hard_sigmoid(x: Any) -> Any:
     """Return clip(0.2 x + 0.5, 0, 1)."""
     x = pt.as_tensor_variable(x)
-    dtype = x.dtype if x.dtype.startswith("float") else (1.0 * x).dtype
-    return pt.cast(pt.clip(0.2 * x + 0.5, 0.0, 1.0), dtype)
+    return pt.cast(pt.clip(0.2 * x + 0.5, 0.0, 1.0), _floating(x))
+
+
+def _floating(x: Any) -> str:
+    return x.dtype if x.dtype.startswith("float") else (1.0 * x).dtype
 
 
 def relu(x: Any, alpha: Any = 0) -> Any:
-    """Return `synk.nn.relu`; for NumPy arrays and numbers, without `alpha`, NumPy's."""
+    """Return max(x, 0), or with `alpha`, the slope below 0, max(x, alpha x).
+
+    Computed from x and abs(x), as in Theano: the gradient at 0 is half of that above.
+    Without `alpha`, the result for NumPy arrays and numbers is one of NumPy.
+    """
     plain = isinstance(alpha, int | float) and alpha == 0
-    if plain and isinstance(x, np.ndarray | np.generic | int | float):
-        return 0.5 * (x + np.abs(x))
-    return nn.relu(x, alpha)
+    if not plain or not isinstance(x, np.ndarray | np.generic | int | float):
+        x = pt.as_tensor_variable(x)
+    if plain:
+        return 0.5 * (x + abs(x))
+    alpha = pt.as_tensor_variable(alpha)
+    return 0.5 * (1 + alpha) * x + 0.5 * (1 - alpha) * pt.abs(x)
+
+
+def elu(x: Any, alpha: Any = 1) -> Any:
+    """Return x above 0, alpha (exp(x) - 1) below (arXiv 1511.07289)."""
+    x = pt.as_tensor_variable(x)
+    # The minimum keeps the exponential, and its gradient, finite for x above 0.
+    return pt.switch(pt.gt(x, 0), x, alpha * pt.expm1(pt.minimum(x, 0)))
+
+
+def selu(x: Any) -> Any:
+    """Return the scaled `elu` that keeps mean 0 and variance 1 (arXiv 1706.02515)."""
+    return 1.0507009873554804934193349852946 * elu(x, 1.6732632423543772848170429916717)
+
+
+def h_softmax(
+    x: Any,
+    batch_size: Any,
+    n_outputs: Any,
+    n_classes: Any,
+    n_outputs_per_class: Any,
+    W1: Any,
+    b1: Any,
+    W2: Any,
+    b2: Any,
+    target: Any = None,
+) -> Any:
+    """Return a softmax in two levels: of classes, and of outputs within a class.
+
+    It returns the probability of each row's target, shape (batch_size,); without a
+    target those of all outputs, shape (batch_size, n_outputs). (Goodman, "Classes for
+    fast maximum entropy training", ICASSP 2001.) `W1` and `b1` of the first level have
+    the shapes (features, n_classes) and (n_classes,); those of the second (n_classes,
+    features, k) and (n_classes, k), with ``k = n_outputs_per_class``.
+    """
+    x = pt.as_tensor_variable(x)
+    W2, b2 = pt.as_tensor_variable(W2), pt.as_tensor_variable(b2)
+    classes = softmax(pt.dot(x, W1) + b1)
+    if target is None:
+        inner = pt.tensordot(x, W2, [[1], [1]]) + b2
+        of_class = _softmax(inner, axis=-1)
+        joint = classes[:, :, None] * of_class
+        return joint.reshape((batch_size, -1))[:, :n_outputs]
+    target = pt.as_tensor_variable(target).flatten()
+    chosen, within = target // n_outputs_per_class, target % n_outputs_per_class
+    inner = (x[:, :, None] * W2[chosen]).sum(axis=1) + b2[chosen]
+    row = pt.arange(batch_size)
+    return classes[row, chosen] * softmax(inner)[row, within]
 
 
 # -- cross-entropies
+
+
+def binary_crossentropy(output: Any, target: Any) -> Any:
+    """Return -(t log o + (1 - t) log(1 - o)), elementwise."""
+    output, target = pt.as_tensor_variable(output), pt.as_tensor_variable(target)
+    return -(target * pt.log(output) + (1.0 - target) * pt.log(1.0 - output))
+
+
+def sigmoid_binary_crossentropy(output: Any, target: Any) -> Any:
+    """Return `binary_crossentropy` of ``sigmoid(output)``, without overflow."""
+    output, target = pt.as_tensor_variable(output), pt.as_tensor_variable(target)
+    return pt.maximum(output, 0) - output * target + pt.log1p(pt.exp(-pt.abs(output)))
 
 
 def categorical_crossentropy(coding_dist: Any, true_dist: Any) -> Any:
@@ -67,24 +157,57 @@ def categorical_crossentropy(coding_dist: Any, true_dist: Any) -> Any:
     true_dist = pt.as_tensor_variable(true_dist)
     if true_dist.ndim == coding_dist.ndim:
         return -(true_dist * pt.log(coding_dist)).sum(axis=coding_dist.ndim - 1)
-    is_chosen = (coding_dist.ndim, true_dist.ndim) == (2, 1)
-    if not is_chosen or true_dist.type.numpy_dtype.kind in "fc":
+    if true_dist.ndim == coding_dist.ndim - 1:
+        return crossentropy_categorical_1hot(coding_dist, true_dist)
+    raise TypeError(
+        f"true_dist has {true_dist.ndim} dimensions; for coding_dist of "
+        f"{coding_dist.ndim} it needs as many, or one less and integers"
+    )
+
+
+def crossentropy_categorical_1hot(coding_dist: Any, true_one_of_n: Any) -> Any:
+    """Return -log of the true column of each row."""
+    coding_dist = pt.as_tensor_variable(coding_dist)
+    true_one_of_n = _columns(true_one_of_n)
+    if coding_dist.ndim != 2 or true_one_of_n.ndim != 1:
         raise TypeError(
-            "true_dist needs as many dimensions as coding_dist, or is a vector of int"
-            f" for a matrix; got {coding_dist.type} and {true_dist.type}"
+            "expected a matrix and a vector of int, got "
+            f"{coding_dist.type} and {true_one_of_n.type}"
         )
     rows = pt.arange(coding_dist.shape[0])
     if coding_dist.owner is not None and isinstance(coding_dist.owner.op, Softmax):
         # PyTensor rewrites the logarithm of a softmax, and its gradient, in this form
         # only, so that they are finite if a probability is too small for a number.
         if KNOWS_CHOSEN_COLUMNS:
-            return -pt.log(coding_dist)[rows, true_dist]
+            return -pt.log(coding_dist)[rows, true_one_of_n]
         # From the logits; so a gradient by the probabilities raises.
         (logits,) = coding_dist.owner.inputs
         axis = coding_dist.owner.op.axis
-        return -_log_softmax(logits, axis=axis)[rows, true_dist]
+        return -_log_softmax(logits, axis=axis)[rows, true_one_of_n]
     # No logarithm of other columns: the gradient of that of 0 would be 0 / 0.
-    return -pt.log(coding_dist[rows, true_dist])
+    return -pt.log(coding_dist[rows, true_one_of_n])
+
+
+def _columns(columns: Any) -> Any:
+    columns = pt.as_tensor_variable(columns)
+    if columns.dtype.startswith(("float", "complex")):
+        raise TypeError(f"column numbers must be integers, got {columns.dtype}")
+    return columns
+
+
+def crossentropy_softmax_argmax_1hot_with_bias(
+    x: Any, b: Any, y_idx: Any
+) -> tuple[Any, Any, Any]:
+    """Return cross-entropy, softmax, and the softmax's largest column, of ``x + b``.
+
+    `y_idx` has the true columns. The largest columns have its dtype.
+    """
+    logits = pt.as_tensor_variable(x) + b
+    y_idx = _columns(y_idx)
+    rows = pt.arange(logits.shape[0])
+    loss = -logsoftmax(logits)[rows, y_idx]
+    where = pt.argmax(logits, axis=-1)
+    return loss, softmax(logits), pt.cast(where, y_idx.dtype)
 
 
 def confusion_matrix(actual: Any, pred: Any) -> list:

@@ -14,6 +14,7 @@ import pytensor.tensor as pt
 from pytensor.compile import SharedVariable
 from pytensor.compile.builders import OpFromGraph
 from pytensor.graph import Constant
+from pytensor.raise_op import Assert
 from pytensor.tensor import TensorType
 
 from ..also_named import also_named
@@ -71,6 +72,7 @@ col = _constructor("col")
 matrix = _constructor("matrix")
 tensor3 = _constructor("tensor3")
 tensor4 = _constructor("tensor4")
+tensor5 = _constructor("tensor5")
 
 
 def tensor(
@@ -89,7 +91,18 @@ def tensor(
 
 dot = also_named("a", "l")(also_named("b", "r")(pt.dot))
 repeat = also_named("x", "a")(pt.repeat)
-flatten = also_named("outdim", "ndim")(pt.flatten)
+
+
+def mean(
+    input: Any,
+    axis: Any = None,
+    dtype: Any = None,
+    op: bool = False,
+    keepdims: bool = False,
+    acc_dtype: Any = None,
+) -> Any:
+    """Return the mean along axes; `op` has no effect."""
+    return pt.mean(input, axis, dtype, keepdims=keepdims, acc_dtype=acc_dtype)
 
 
 def reshape(x: Any, newshape: Any, ndim: int | None = None) -> Any:
@@ -101,6 +114,15 @@ def reshape(x: Any, newshape: Any, ndim: int | None = None) -> Any:
             pt.constant(n, dtype="int64") if isinstance(n, int) else n for n in newshape
         ]
     return pt.reshape(x, newshape, ndim=ndim)
+
+
+def flatten(x: Any, ndim: int | None = None, outdim: int | None = None) -> Any:
+    """Return `x` with its last axes merged, so that `ndim` (1) axes remain."""
+    if outdim is not None:
+        if ndim is not None:
+            raise ValueError("outdim and ndim are one argument; give one of them")
+        ndim = outdim
+    return pt.flatten(pt.as_tensor_variable(x), 1 if ndim is None else ndim)
 
 
 def stack(*tensors: Any, **kwargs: Any) -> Any:
@@ -115,6 +137,34 @@ def stack(*tensors: Any, **kwargs: Any) -> Any:
     if len(tensors) == 2 and isinstance(tensors[1], int):
         return pt.stack(list(tensors[0]), axis=tensors[1])
     return pt.stack(list(tensors), **kwargs)
+
+
+def tile(x: Any, reps: Any, ndim: int | None = None) -> Any:
+    """Repeat `x` along its last axes.
+
+    The result has `ndim` axes, the new ones in front. `ndim` is needed if `reps` is a
+    vector of unknown length.
+    """
+    x = pt.as_tensor_variable(x)
+    if ndim is None:
+        return pt.tile(x, reps)
+    if ndim < x.ndim:
+        raise ValueError(f"tile: ndim is {ndim}, and x has {x.ndim} axes already")
+    if isinstance(reps, list | tuple):
+        if len(reps) > ndim:
+            raise ValueError(f"tile: {len(reps)} entries of reps for ndim={ndim}")
+        reps = [*[1] * (ndim - len(reps)), *reps]
+    else:
+        reps = _in_front(pt.atleast_1d(reps), ndim)
+    return pt.tile(x, reps)
+
+
+def _in_front(reps: Any, ndim: int) -> list:
+    """Return `ndim` entries: ones, and then those of a vector of any length."""
+    fits = Assert(f"tile: reps has more than ndim={ndim} entries")
+    reps = fits(reps, reps.shape[0] <= ndim)
+    padded = pt.concatenate([pt.ones(ndim, dtype=reps.dtype), reps])[-ndim:]
+    return [padded[i] for i in range(ndim)]
 
 
 # -- numbers
@@ -136,6 +186,11 @@ def cast(x: Any, dtype: Any) -> Any:
     shift = 0 if str(dtype).startswith("u") else size // 2
     whole = pt.cast(x, "int64")
     return pt.cast(pt.bitwise_and(whole + shift, size - 1) - shift, dtype)
+
+
+def xlogx(x: Any) -> Any:
+    """Return x log x, and 0 where `x` is 0."""
+    return xlogy0(x, x)
 
 
 def xlogy0(x: Any, y: Any) -> Any:
@@ -181,6 +236,21 @@ def patternbroadcast(x: Any, broadcastable: Sequence[bool]) -> Any:
     add = [i for i, one in enumerate(pattern) if one and not known[i]]
     drop = [i for i, one in enumerate(pattern) if not one and known[i]]
     return unbroadcast(addbroadcast(x, *add), *drop)
+
+
+class Rebroadcast:
+    """`addbroadcast` and `unbroadcast` in one: ``Rebroadcast((0, True))(x)``."""
+
+    def __init__(self, *axes: tuple[int, bool]) -> None:
+        self.axis = dict(axes)
+
+    def __call__(self, x: Any) -> Any:
+        """Return `x` with the static lengths of its axes changed."""
+        x = pt.as_tensor_variable(x)
+        pattern = list(x.type.broadcastable)
+        for axis, one in self.axis.items():
+            pattern[axis] = one
+        return patternbroadcast(x, pattern)
 
 
 # -- linear algebra
@@ -244,3 +314,8 @@ def eigh(a: Any, UPLO: str = "L") -> Any:
 def qr(a: Any, mode: Any = "reduced") -> Any:
     """Return the QR decomposition, by default "reduced" as in Theano and NumPy."""
     return pt.linalg.qr(a, mode="economic" if mode == "reduced" else mode)
+
+
+def solve_lower_triangular(a: Any, b: Any) -> Any:
+    """Solve ``a x = b`` for a lower triangular `a`."""
+    return pt.linalg.solve_triangular(a, b, lower=True)

@@ -235,6 +235,12 @@ def test_floats_are_cast_alike_by_all_engines(mode):
     np.testing.assert_array_equal(truths, inside.astype(bool))
 
 
+def test_columns_are_returned_in_the_dtype_of_the_labels():
+    for labels, dtype in (T.ivector(), "int32"), (T.bvector(), "int8"):
+        made = T.nnet.crossentropy_softmax_argmax_1hot_with_bias(x, T.dvector(), labels)
+        assert made[2].dtype == dtype
+
+
 # -- what is true
 
 

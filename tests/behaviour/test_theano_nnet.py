@@ -231,6 +231,19 @@ def test_relu_of_arrays_is_an_array():
     assert isinstance(T.nnet.relu(X, 0.1), theano.Variable)
 
 
+def test_h_softmax_is_a_distribution_and_gives_its_targets():
+    rng = np.random.default_rng(1)
+    w1, b1 = rng.normal(size=(5, 3)), rng.normal(size=3)
+    w2, b2 = rng.normal(size=(3, 5, 2)), rng.normal(size=(3, 2))
+    classes = softmax(X @ w1 + b1)
+    inner = softmax(np.einsum("bf,cfo->bco", X, w2) + b2)
+    joint = (classes[:, :, None] * inner).reshape(4, 6)
+    args = X, 4, 6, 3, 2, w1, b1, w2, b2
+    np.testing.assert_allclose(value(T.nnet.h_softmax(*args)), joint)
+    chosen = value(T.nnet.h_softmax(*args, LABELS))
+    np.testing.assert_allclose(chosen, joint[np.arange(4), LABELS])
+
+
 def test_convolutions_and_pooling_are_those_of_synk_nn():
     from theano.tensor.nnet.conv import conv2d as first_conv2d
     from theano.tensor.signal import downsample
