@@ -47,7 +47,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeVar
 
 from ..reduce_ops import ReduceOp
 from .lengths import ONE, Length
@@ -164,6 +164,7 @@ class Unknown:
 
 
 Value = Replicated | Sharded | Partial | Listed | Position | OwnStream | Unknown
+AnyValue = TypeVar("AnyValue", bound=Value)
 
 
 def describe(value: Value) -> str:
@@ -201,7 +202,7 @@ def _scale(power: Power) -> str:
     return f", times the {power}th power of their number"
 
 
-def without_block(value: Value) -> Value:
+def without_block(value: AnyValue) -> AnyValue:
     """Return a value without `Layout.block`, as where the blocks' length may change."""
     if not isinstance(value, Sharded) or value.layout is None:
         return value

@@ -37,15 +37,13 @@ def _parameters(
 
 
 def _convolution(ndim: int) -> Callable[..., Any]:
-    ones = (1,) * ndim
-
     def conv(
         input: Any,
         filters: Any,
         border_mode: Any = "valid",
-        subsample: Any = ones,
+        subsample: Any = 1,
         filter_flip: bool = True,
-        filter_dilation: Any = ones,
+        filter_dilation: Any = 1,
         num_groups: int = 1,
     ) -> Any:
         """Convolve images, or volumes, with filters.
@@ -100,16 +98,14 @@ def _convolution(ndim: int) -> Callable[..., Any]:
 
 
 def _by_inputs(ndim: int) -> Callable[..., Any]:
-    ones = (1,) * ndim
-
     def conv_grad_wrt_inputs(
         output_grad: Any,
         filters: Any,
         input_shape: Any,
         border_mode: Any = "valid",
-        subsample: Any = ones,
+        subsample: Any = 1,
         filter_flip: bool = True,
-        filter_dilation: Any = ones,
+        filter_dilation: Any = 1,
         num_groups: int = 1,
     ) -> Any:
         """Return the gradient of a convolution by its inputs.
@@ -134,23 +130,20 @@ def _by_inputs(ndim: int) -> Callable[..., Any]:
         how = border_mode, subsample, filter_flip, filter_dilation, num_groups
         y, w = pt.as_tensor_variable(output_grad), pt.as_tensor_variable(filters)
         op = ConvInputs(*_parameters(ndim, *how))
-        batch, _, *image = input_shape
-        return op(like_inputs(op, w, y, image, batch), w, y)
+        return op(like_inputs(op, w, y, input_shape[2:]), w, y)
 
     return named(f"conv{ndim}d_grad_wrt_inputs", conv_grad_wrt_inputs)
 
 
 def _by_weights(ndim: int) -> Callable[..., Any]:
-    ones = (1,) * ndim
-
     def conv_grad_wrt_weights(
         input: Any,
         output_grad: Any,
         filter_shape: Any,
         border_mode: Any = "valid",
-        subsample: Any = ones,
+        subsample: Any = 1,
         filter_flip: bool = True,
-        filter_dilation: Any = ones,
+        filter_dilation: Any = 1,
         num_groups: int = 1,
     ) -> Any:
         """Return the gradient of a convolution by its filters.
@@ -184,16 +177,14 @@ def _by_weights(ndim: int) -> Callable[..., Any]:
 
 
 def _transposed(ndim: int) -> Callable[..., Any]:
-    ones = (1,) * ndim
-
     def conv_transpose(
         input: Any,
         filters: Any,
         output_shape: Any = None,
         border_mode: Any = "valid",
-        subsample: Any = ones,
+        subsample: Any = 1,
         filter_flip: bool = True,
-        filter_dilation: Any = ones,
+        filter_dilation: Any = 1,
         num_groups: int = 1,
     ) -> Any:
         """Convolve images, or volumes, transposed: `subsample` makes them larger.

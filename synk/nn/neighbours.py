@@ -81,13 +81,11 @@ class Patches(KernelOp):
         return rows, (x[3] - self.size[1]) // self.step[1] + 1
 
     def shape(self, *shapes: Sequence) -> Sequence:
-        """Return the shape of the patches."""
         batch, channels, *_ = shapes[0]
         down, along = self.grid(shapes[0])
         return (batch * channels * down * along, self.pixels)
 
     def static_shape(self, *shapes: Sequence) -> Sequence:
-        """Return the static shape of the patches, of which the pixels are known."""
         return (None, self.pixels)
 
     def places(self, x: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
@@ -98,7 +96,6 @@ class Patches(KernelOp):
         return rows[:, None, :, None], columns[None, :, None, :]
 
     def gradients(self, inputs: Sequence, output: Any, cotangent: Any) -> list[Any]:
-        """Return the adjoint."""
         adjoint = PatchesSum(self.size, self.step, self.exact)
         return [adjoint(inputs[0], cotangent)]
 
@@ -110,13 +107,11 @@ class PatchesSum(Patches):
     UNCONNECTED = (0,)
 
     def shape(self, *shapes: Sequence) -> Sequence:
-        """Return the shape of the images."""
         return shapes[0]
 
     static_shape = shape
 
     def gradients(self, inputs: Sequence, output: Any, cotangent: Any) -> list[Any]:
-        """Return the adjoint."""
         return [None, Patches(self.size, self.step, self.exact)(cotangent)]
 
 

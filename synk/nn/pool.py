@@ -15,14 +15,12 @@ from .windows import MODES, as_ints
 
 
 def _pooling(ndim: int) -> Callable[..., Any]:
-    zeros = (0,) * ndim
-
     def pool(
         input: Any,
         ws: Any,
         ignore_border: bool = True,
         stride: Any = None,
-        pad: Any = zeros,
+        pad: Any = 0,
         mode: str = "max",
     ) -> Any:
         """Reduce each window of images, or of volumes, to one number.

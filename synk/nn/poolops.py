@@ -53,7 +53,6 @@ class PoolOp(KernelOp):
         return _pooling(*rows, self.ignore_border, self.mode)
 
     def make_node(self, *inputs: Any) -> Apply:
-        """Apply the Op to images and sizes."""
         *images, sizes = inputs
         tensors, sizes = self.checked(*images), pt.as_tensor_variable(sizes)
         for var in tensors:
@@ -72,12 +71,10 @@ class PoolOp(KernelOp):
         raise NotImplementedError
 
     def infer_shape(self, *args: Any) -> Sequence:
-        """Return the shape of the output, for PyTensor."""
         node, shapes = args[-2:]
         return [self.shape_by(node.inputs[-1], *shapes[:-1])]
 
     def arguments(self, *arrays: Any) -> tuple:
-        """Return the kernels' arguments: the parameters, and images."""
         *images, sizes = arrays
         return (self.of_sizes(sizes), *images)
 
@@ -115,7 +112,6 @@ class Pool(PoolOp):
     UNCONNECTED = (1,)
 
     def shape_by(self, sizes: Any, *shapes: Sequence) -> Sequence:
-        """Return the shape of the pooled images."""
         first, last = shapes[0][: -self.ndim], shapes[0][-self.ndim :]
         if isinstance(sizes, Constant):
             how = self.of_sizes(sizes.data)
@@ -128,7 +124,6 @@ class Pool(PoolOp):
         return (*first, *how.pooled(last))
 
     def gradients(self, inputs: Sequence, output: Any, cotangent: Any) -> list[Any]:
-        """Return the adjoint."""
         x, sizes = inputs
         if self.mode != "max":
             output = cotangent  # only its shape counts, and this spares computing y
@@ -158,7 +153,6 @@ class PoolGrad(_LikeImages):
     KERNELS = numpy_kernels.grad, pool_jax.grad
 
     def shape_by(self, sizes: Any, *shapes: Sequence) -> Sequence:
-        """Return the shape of the images."""
         return shapes[0]
 
     def adjoint(self) -> PoolOp:
@@ -172,7 +166,6 @@ class PoolPick(_LikeImages):
     KERNELS = numpy_kernels.pick, pool_jax.pick
 
     def shape_by(self, sizes: Any, *shapes: Sequence) -> Sequence:
-        """Return the shape of the pooled images."""
         return shapes[1]
 
     def adjoint(self) -> PoolOp:

@@ -27,8 +27,8 @@ from ..compiler.domain import (
     without_block,
 )
 from ..compiler.lengths import Length, size
-from ..compiler.rules.reductions import contract, product_of_real
-from .convops import Conv, ConvFilters, ConvInputs, LikeInputs
+from ..compiler.rules.reductions import fold, product_of_real
+from .convops import Conv, ConvFilters, ConvInputs
 from .neighbours import Patches, PatchesSum
 from .poolops import Pool, PoolOp
 
@@ -36,27 +36,29 @@ from .poolops import Pool, PoolOp
 @table.placement(Conv)
 def conv(node: Apply, values: list[Value]) -> Value:
     """Linear in both inputs, for each image."""
-    x, w = node.inputs
-    return _product([x, w], values, [True, False], True)
+    x, w = values
+    return _product([x], [w])
 
 
 @table.placement(ConvInputs)
 def conv_inputs(node: Apply, values: list[Value]) -> Value:
     """Linear in filters and outputs, for each image."""
-    _, w, y = node.inputs
-    _check_as_many([values[0], values[2]])
-    return _product([w, y], values[1:], [False, True], True)
+    x, w, y = values
+    _check_as_many([x, y])
+    return _product([y], [w])
 
 
 @table.placement(ConvFilters, padded=product_of_real)
 def conv_filters(node: Apply, values: list[Value]) -> Value:
     """Sum over the images, linear in inputs and outputs."""
-    x, _, y = node.inputs
-    return _product([x, y], [values[0], values[2]], [True, True], False)
+    x, _, y = values
+    _check_as_many([x, y])
+    found = _product([x, y], [])
+    return fold("sum", found) if isinstance(found, Sharded) else found
 
 
 table.known(
-    *(Conv, ConvInputs, ConvFilters, LikeInputs, Patches, PatchesSum, PoolOp),
+    *(Conv, ConvInputs, ConvFilters, Patches, PatchesSum, PoolOp),
     same_in_jax=True,
     cost="move",
 )
@@ -81,28 +83,15 @@ def pool_length(node: Apply, var: Variable, axis: int) -> Length | None:
     return size(node.inputs[0], axis) if is_kept else None
 
 
-def _product(
-    operands: Sequence[Variable],
-    values: Sequence[Value],
-    of_images: Sequence[bool],
-    gives_images: bool,
-) -> Value:
-    labels = []
-    for i, (var, value) in enumerate(zip(operands, values, strict=True)):
-        first = "image" if of_images[i] else f"{i}, 0"
-        labels.append([first, *(f"{i}, {j}" for j in range(1, var.type.ndim))])
-        if isinstance(value, Sharded) and not (of_images[i] and value.axis == 0):
+def _product(of_images: Sequence[Value], others: Sequence[Value]) -> Value:
+    """Return the value of a product for each image, of operands with images or not."""
+    given = [unlisted(value) for value in (*of_images, *others)]
+    for i, value in enumerate(given):
+        if isinstance(value, Sharded) and (i >= len(of_images) or value.axis):
             raise Refused("works on all rows together")
-    return contract(operands, values, labels, ["image"] if gives_images else [])
-
-
-@table.placement(LikeInputs)
-def like_inputs(node: Apply, values: list[Value]) -> Value:
-    """Zeros, for as many images as outputs."""
-    outputs = unlisted(values[1])
-    if isinstance(outputs, Sharded):
-        return replace(_leading(outputs, 1), power=None, layout=None)
-    return Replicated(None)
+        if isinstance(value, Partial) and value.op != "sum":
+            raise Refused(f"is no linear function of {describe(value)}")
+    return product(given)
 
 
 @table.placement(Pool)
@@ -145,7 +134,7 @@ def patches(node: Apply, values: list[Value]) -> Value:
     if not isinstance(value, Sharded):
         return value
     length = "?" if value.length == "?" else "kn"
-    return replace(_longer(_leading(value, 1)), length=length)
+    return replace(without_block(_leading(value, 1)), length=length)
 
 
 @table.placement(PatchesSum)
@@ -154,7 +143,7 @@ def patches_sum(node: Apply, values: list[Value]) -> Value:
     images, parts = map(unlisted, values)
     _check_as_many([images, parts])
     if isinstance(images, Sharded) and isinstance(parts, Sharded):
-        align([images, replace(_longer(parts), length=images.length)])
+        align([images, replace(without_block(parts), length=images.length)])
         return replace(_leading(images, 1), power=_leading(parts, 1).power)
     is_linear = isinstance(parts, Replicated) or _is_sum(parts)
     return parts if is_linear else independent([parts])
@@ -167,13 +156,6 @@ def _check_as_many(images: Sequence[Value]) -> None:
     """
     if len({isinstance(unlisted(value), Sharded) for value in images}) > 1:
         raise Refused("meets images with something of fixed length")
-
-
-def _longer(value: Sharded) -> Sharded:
-    """Return rows along an axis whose length has changed."""
-    found = without_block(value)
-    assert isinstance(found, Sharded)
-    return found
 
 
 def _is_sum(value: Value) -> bool:
