@@ -15,6 +15,7 @@ import os
 import secrets
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -209,9 +210,9 @@ def _is_two(var: Variable) -> bool:
     return isinstance(var, Constant) and bool(np.all(np.asarray(var.data) == 2))
 
 
-def compile_source(lines: Sequence[str]) -> Callable:
+@cache
+def compile_source(text: str) -> Callable:
     """Return the function `sweep` in source; numba compiles it at the first call."""
-    text = "\n".join(['"""Of a training rule; made by synk."""', "", *lines, ""])
     digest = hashlib.sha256(text.encode()).hexdigest()[:20]
     path = Path(pytensor.config.compiledir, "synk_rules", f"rule_{digest}.py")
     if not path.exists():

@@ -261,6 +261,8 @@ def _compiled_sweep(graphs: RuleGraphs, kind: SweepKind) -> Sweep:
     arguments += [*Group._fields, *graphs.kept, *graphs.sides]
     entering = ["if not enter(at, words, blocks, j):", "    return False"]
     lines = [
+        '"""Of a training rule; made by synk."""',
+        "",
         "import numpy as np",
         "from numba import types",
         "",
@@ -286,7 +288,7 @@ def _compiled_sweep(graphs: RuleGraphs, kind: SweepKind) -> Sweep:
         *["    leave(at, words, blocks)"] * kind.locks,
         "    return True",
     ]
-    return compile_source(lines)
+    return compile_source("\n".join([*lines, ""]))
 
 
 @cache

@@ -308,12 +308,10 @@ def _restarting(trainer: Trainer) -> Iterator[Callable[[], Trainer]]:
     """Yield a function that returns a new trainer like `trainer`, at the start.
 
     The function restores all variables that the step reads or updates, on all ranks, to
-    their values from before the ``with`` block; so does the end of the block. With a
-    rule all trainers use the same workers, so that the rule is compiled once.
+    their values from before the ``with`` block; so does the end of the block.
     """
     SESSION.enter()
     step = trainer.step
-    made: list[Trainer] = []
     updated = step.updated
     holdings = [SESSION.ledger.of(var) for var in updated]
     held = files.copy_values(updated)
@@ -335,15 +333,12 @@ def _restarting(trainer: Trainer) -> Iterator[Callable[[], Trainer]]:
 
     def new_trainer() -> Trainer:
         restore()
-        made.append(trainer._new_like_this(made.pop() if made else None))
-        return made[-1]
+        return trainer._new_like_this()
 
     try:
         yield new_trainer
     finally:
         restore()
-        if made:
-            trainer._take_over(made.pop())
 
 
 def _is_same(present: object, value: object) -> bool:

@@ -117,7 +117,6 @@ class Trainer:
         if missing:
             raise ValueError(f"{step!r} does not update {missing[0]}")
         self._workers: Workers | None = None
-        self._is_new = True  # no step was made: workers, if there are any, begin anew
         self._is_whole = True  # the last epoch has neither failed nor was interrupted
         self.history = History()
         self.exchanges: list[Exchange] = []
@@ -226,13 +225,13 @@ class Trainer:
         """The centre's parameters: an array for each of `params`."""
         if self._rule is not None and not self._rule.has_centre:
             raise AttributeError(f"{self._rule!r} has no centre: see average()")
-        if self._workers is None or self._is_new:
+        if self._workers is None:
             raise StateError("there is no centre: nothing was trained by a rule yet")
         return Parameters(self._params).cut(self._workers.centre)
 
     def average(self) -> list[np.ndarray]:
         """Return the mean of the workers' parameters, with the rule's weights."""
-        if self._workers is None or self._is_new:
+        if self._workers is None:
             raise StateError("there are no workers: nothing was trained by a rule yet")
         return Parameters(self._params).cut(self._workers.average())
 
@@ -270,7 +269,7 @@ class Trainer:
         kept["set"] = self._set.changed()
         if self._rule is not None:
             workers = self._workers
-            if workers is None or self._is_new or not workers.is_open:
+            if workers is None or not workers.is_open:
                 workers = self._prepare_workers(self._is_whole)
                 workers.show()
             kept["workers"] = workers.state()
@@ -341,7 +340,7 @@ class Trainer:
         if self._rule is not None:
             self._workers = workers = Workers(self._rule, self._params, self._are_nodes)
             workers.restore_state(*header["workers"])
-            self._is_whole, self._is_new = True, False
+            self._is_whole = True
         # If a callback loads the file, callbacks and what they have set stay.
         if not self._callbacks.are_running:
             self._set.restore(others)
@@ -387,37 +386,22 @@ class Trainer:
         workers = self._workers
         assert self._rule is not None
         if workers is None or not workers.is_open:
-            if workers is not None and not (is_whole or self._is_new):
+            if workers is not None and not is_whole:
                 workers.restore()  # ranks have died: the centre's values remain
             workers = self._workers = Workers(self._rule, self._params, self._are_nodes)
-        elif not (is_whole or self._is_new) and self._rule.has_centre:
+        elif not is_whole and self._rule.has_centre:
             workers.begin(workers.centre)
-        elif self._is_new or not is_whole or workers.are_set():
+        elif not is_whole or workers.are_set():
             workers.begin(None)
         else:
             workers.hide()
-        self._is_new = False
         workers.ready()
         return workers
 
-    # -- others like this one; see `repeated`
-
-    def _new_like_this(self, former: Trainer | None) -> Trainer:
-        """Return a trainer like this one that has made no step.
-
-        By a rule it takes over the workers of `former`, which must not train any more,
-        or uses this trainer's if this has made no step.
-        """
+    def _new_like_this(self) -> Trainer:
+        """Return a trainer like this one that has made no step; see `repeated`."""
         made = copy.copy(self)
         made.history, made.exchanges = History(), []
-        made._is_whole, made._workers = True, self._workers if self._is_new else None
-        made._is_new = True
+        made._is_whole, made._workers = True, None
         made._begin_callbacks()
-        if former is not None:
-            made._take_over(former)
         return made
-
-    def _take_over(self, former: Trainer) -> None:
-        """Use the workers of `former`, unless this trainer has made a step."""
-        if self._is_new:
-            self._workers = former._workers
