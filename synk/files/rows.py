@@ -154,14 +154,10 @@ class Rows:
         def begin(low: int, high: int, memory: tuple[Data, ...]) -> None:
             arrays = [array.data for array in memory]
             job = self._job(order.between(low, high), draws, arrays, opened)
-            if low:
-                reader.begin(read_on_any_core, job)
-            else:  # the script waits for it anyway, and it compiles the loops
-                job()
+            reader.begin(read_on_any_core, job)
 
         def end(low: int, high: int, memory: tuple[Data, ...]) -> None:
-            if low:
-                reader.wait()
+            reader.wait()
 
         return self._iterate_parts(order.ends, batch_size, begin, end, reader.close)
 

@@ -13,7 +13,7 @@ import contextlib
 import functools
 import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import cloudpickle
@@ -415,40 +415,6 @@ register_sharding(ModelUpdate, None)
 # -- a step
 
 
-class _ModelVariables:
-    """The shared variables with a model's arrays, settings and count of steps."""
-
-    def __init__(self, model: Model, copy: _Copy) -> None:
-        self._model, self._packed = model, copy.packed
-        self.variables: dict[str, list[SharedVariable]] = {
-            name: [pytensor.shared(v, f"{name}_{v.dtype}") for v in self._vectors(name)]
-            for name in NAMES
-        }
-        self.settings = pytensor.shared(np.asarray(model.settings, float), "settings")
-        self.steps = pytensor.shared(np.int64(0), "steps")
-
-    def _vectors(self, name: str) -> list[np.ndarray]:
-        return self._packed[name].vectors(getattr(self._model, name))
-
-    def send_settings(self) -> None:
-        """Set the shared variable of settings to those of the script's model."""
-        new = np.asarray(self._model.settings, float)
-        if not np.array_equal(new, self.settings.get_value(borrow=True)):
-            self.settings.set_value(new)
-
-    def pull(self) -> None:
-        """Set the arrays of the script's model to the shared variables' values."""
-        for name, variables in self.variables.items():
-            values = [var.get_value() for var in variables]
-            setattr(self._model, name, self._packed[name].views(values))
-
-    def push(self) -> None:
-        """Set the shared variables to the values of the script's model."""
-        for name, variables in self.variables.items():
-            for var, value in zip(variables, self._vectors(name), strict=True):
-                var.set_value(value)
-
-
 class Step(Function):
     """A training step of a model that is not a graph; made by :func:`synk.train.step`.
 
@@ -464,24 +430,38 @@ class Step(Function):
     """
 
     def __init__(
-        self, make: Callable, model: Model, loss: Function, held: _ModelVariables
+        self,
+        make: Callable,
+        model: Model,
+        loss: Function,
+        packed: Mapping[str, Packed],
+        variables: Mapping[str, Sequence[SharedVariable]],
+        settings: SharedVariable,
     ) -> None:
         super().__init__(make)
-        self.model, self.loss, self._held = model, loss, held
-        self.parameters: SharedVariable = held.variables["parameters"][0]
+        self.model, self.loss = model, loss
+        self._packed, self._variables, self._settings = packed, variables, settings
+        self.parameters: SharedVariable = variables["parameters"][0]
 
     def _before(self) -> None:
-        self._held.send_settings()
+        new = np.asarray(self.model.settings, float)
+        if not np.array_equal(new, self._settings.get_value(borrow=True)):
+            self._settings.set_value(new)
         self.model.before_step()
 
     def pull(self) -> Model:
         """Return the script's model, set to the ranks' values."""
-        self._held.pull()
+        for name, variables in self._variables.items():
+            values = [var.get_value() for var in variables]
+            setattr(self.model, name, self._packed[name].views(values))
         return self.model
 
     def push(self) -> None:
         """Set the ranks' values to those of the script's model."""
-        self._held.push()
+        for name, variables in self._variables.items():
+            values = self._packed[name].vectors(getattr(self.model, name))
+            for var, value in zip(variables, values, strict=True):
+                var.set_value(value)
 
 
 @entry
@@ -527,9 +507,14 @@ def step(
     rows = [_variable(each, i) for i, each in enumerate(inputs)]
     if not rows:
         raise ValueError("inputs must not be empty: name those of the step")
-    held = _ModelVariables(model, copy)
-    parameters, buffers, kept = held.variables.values()
-    own = [*parameters, *buffers, held.settings]
+    variables: dict[str, list[SharedVariable]] = {}
+    for each, packed in copy.packed.items():
+        vectors = packed.vectors(getattr(model, each))
+        variables[each] = [pytensor.shared(v, f"{each}_{v.dtype}") for v in vectors]
+    settings = pytensor.shared(np.asarray(model.settings, float), "settings")
+    steps = pytensor.shared(np.int64(0), "steps")
+    parameters, buffers, kept = variables.values()
+    own = [*parameters, *buffers, settings]
 
     def made(total: Any, weight: Any, **options: Any) -> Function:
         loss: Any = total / weight if model.is_mean else total
@@ -542,19 +527,19 @@ def step(
     loss = made(*evaluated, name=name and f"loss of {name}")
     numbers = pt.arange(rows[0].shape[0])
     gradient = ModelGradient(copy, seed, local)
-    found: Any = gradient(*own, held.steps, numbers, *rows, return_list=True)
+    found: Any = gradient(*own, steps, numbers, *rows, return_list=True)
     total, weight, n, slope, *changed = found
     state = [*parameters, *kept]
     by = weight if model.is_mean else np.float64(1)
-    moved: Any = ModelUpdate(copy)(held.settings, by, slope, *state, return_list=True)
+    moved: Any = ModelUpdate(copy)(settings, by, slope, *state, return_list=True)
     updates: list[tuple[Any, Any]] = [*zip(state, moved, strict=True)]
     for var, new in zip(buffers, changed, strict=True):
         if var.type.numpy_dtype.kind == "f":
             new = var + new / pt.cast(n, var.type.numpy_dtype)
         updates.append((var, new))
-    updates.append((held.steps, held.steps + 1))
+    updates.append((steps, steps + 1))
     of_rows = made(total, weight, updates=updates, name=name)
-    return Step(of_rows._make, model, loss, held)
+    return Step(of_rows._make, model, loss, copy.packed, variables, settings)
 
 
 def _variable(given: Any, i: int) -> Any:
