@@ -2,7 +2,7 @@
 
 These tests run in the process of all others, with numpy kernels and without XLA, which
 would forbid that process to fork ranks; ``test_nn_jax.py`` runs them again in a process
-of their own, where ``SYNK_TEST_NN`` is "JAX".
+of their own, where ``SYNK_TEST_NN`` is "JAX", and ``test_mirror.py`` by ranks.
 """
 
 import os

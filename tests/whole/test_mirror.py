@@ -7,8 +7,8 @@ import pytest
 from children import run_python
 from places import ROOT, SUPPORT, TESTS
 
-SAMPLE = "nn_graphs", "training_updates", "nn_pool"
-"""Files of plain graphs: networks, and what updates variables."""
+SAMPLE = "nn_graphs", "nn_pool"
+"""Files of plain graphs, of few examples each."""
 
 
 @pytest.mark.slow
@@ -16,7 +16,7 @@ def test_graphs_that_tests_made_for_one_process_are_those_of_ranks(tmp_path):
     found = mirrored([TESTS / f"behaviour/test_{name}.py" for name in SAMPLE], tmp_path)
     assert not found["wrong"]
     counts = found["counts"]
-    assert counts["compared"] >= 150
+    assert counts["compared"] >= 140
     refused = {why: n for why, n in counts.items() if why.startswith("refused")}
     assert sum(refused.values()) <= counts["compared"] / 50, refused
 
@@ -44,9 +44,11 @@ def mirrored(files: list, tmp_path) -> dict:
     out = tmp_path / "mirrored.json"
     paths = os.pathsep.join([str(ROOT), str(SUPPORT), os.environ.get("PYTHONPATH", "")])
     options = ["-q", "-n0", "-p", "mirror", "-p", "no:cacheprovider", "-W", "ignore"]
+    options += ["-k", "not jax"]
     run_python(
         *("-m", "pytest", *options, "-c", ROOT / "pyproject.toml", *files),
         PYTHONPATH=paths,
         MIRROR_OUT=str(out),
+        SYNK_TEST_NN="ranks",
     )
     return json.loads(out.read_text())
