@@ -51,7 +51,9 @@ def conv_inputs(node: Apply, values: list[Value]) -> Value:
 @table.placement(ConvFilters, padded=product_of_real)
 def conv_filters(node: Apply, values: list[Value]) -> Value:
     """Sum over the images, linear in inputs and outputs."""
-    x, _, y = values
+    x, w, y = values
+    if isinstance(unlisted(w), Sharded):
+        raise Refused("gives filters as many as there are rows")
     _check_as_many([x, y])
     found = _product([x, y], [])
     return fold("sum", found) if isinstance(found, Sharded) else found

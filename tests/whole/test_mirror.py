@@ -1,4 +1,4 @@
-"""What other tests compute with plain PyTensor, ranks compute as well: see `mirror`."""
+"""What tests of networks compute, ranks compute as well: see `mirror`."""
 
 import json
 import os
@@ -7,16 +7,14 @@ import pytest
 from children import run_python
 from places import ROOT, SUPPORT, TESTS
 
-SAMPLE = "nn_graphs", "nn_pool"
-"""Files of plain graphs, of few examples each."""
-
 
 @pytest.mark.slow
 def test_graphs_that_tests_made_for_one_process_are_those_of_ranks(tmp_path):
-    found = mirrored([TESTS / f"behaviour/test_{name}.py" for name in SAMPLE], tmp_path)
+    subjects = "graphs", "pool", "conv"
+    found = mirrored([TESTS / f"behaviour/test_nn_{s}.py" for s in subjects], tmp_path)
     assert not found["wrong"]
     counts = found["counts"]
-    assert counts["compared"] >= 140
+    assert counts["compared"] >= 160
     refused = {why: n for why, n in counts.items() if why.startswith("refused")}
     assert sum(refused.values()) <= counts["compared"] / 50, refused
 
@@ -24,14 +22,13 @@ def test_graphs_that_tests_made_for_one_process_are_those_of_ranks(tmp_path):
 def test_what_differs_is_noted(tmp_path):
     script = tmp_path / "test_differs.py"
     script.write_text(
-        "import numpy as np, pytensor, pytensor.tensor as pt\n"
+        "import numpy as np, pytensor.tensor as pt\n"
+        "from networks import compiled\n"
         "from synk.ops import local\n"
         "def test_it():\n"
         "    x = pt.dvector('x')\n"
-        "    total = pytensor.shared(0.0, 'total')\n"
-        "    f = pytensor.function([x], [x.sum(), local(x.sum()) * x.mean()],\n"
-        "                          updates={total: total + x.max()})\n"
-        "    assert f(np.arange(4.0))[0] == 6 and total.get_value() == 3\n"
+        "    f = compiled([x], [x.sum(), local(x.sum()) * x.mean()])\n"
+        "    assert f(np.arange(4.0))[0] == 6\n"
     )
     found = mirrored([script], tmp_path)
     assert found["counts"] == {"compared": 1}
