@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping
+from importlib import import_module
 from typing import Any
 
 import pytensor
@@ -19,15 +20,15 @@ from ..engines.conversions import own_mode
 from ..engines.numba_code import ignoring
 from ..engines.plain_functions import show_as_numpy
 from .compiled import Filled, Slot, as_theanos
-from .pytensor_versions import ADVICE, DEBUGMODE, NANGUARDMODE, first_of
+from .pytensor_versions import ADVICE
 
 
 def _mode_of(mode: Any) -> Any:
     """Return PyTensor's mode for one of Theano's names."""
     if mode in ("DebugMode", "DEBUG_MODE"):
-        return first_of(DEBUGMODE, "DebugMode")()
+        return import_module("synk.theano.compile.debugmode").DebugMode()
     if mode == "NanGuardMode":
-        guard = first_of(NANGUARDMODE, "NanGuardMode")
+        guard = import_module("synk.theano.compile.nanguardmode").NanGuardMode
         return guard(nan_is_error=True, inf_is_error=True, big_is_error=True)
     if mode in ("ProfileMode", "PROFILE_MODE"):
         raise ValueError(f"no {mode}: use function(..., profile=True)")

@@ -8,12 +8,13 @@ from typing import Any
 
 import numpy as np
 import pytensor.printing
+from pytensor.compile import MonitorMode as _MonitorMode
 from pytensor.graph.basic import Variable as _Variable
 from pytensor.graph.basic import equal_computations
 from pytensor.graph.replace import clone_replace
 
 from .compiled import plain
-from .pytensor_versions import MONITORMODE, first_of, pullback, pushforward
+from .pytensor_versions import pullback, pushforward
 
 # -- theano.gof
 
@@ -115,8 +116,6 @@ def pydotprint(fct: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 # -- theano.compile.monitormode
-
-_MonitorMode: Any = first_of(MONITORMODE, "MonitorMode")
 
 
 class MonitorMode(_MonitorMode):

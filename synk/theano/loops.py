@@ -16,7 +16,7 @@ from pytensor.scan.views import foldr as _foldr
 from pytensor.scan.views import map as _map
 from pytensor.scan.views import reduce as _reduce
 
-from .pytensor_versions import OrderedUpdates, quiet
+from .pytensor_versions import quiet
 
 
 def _with_updates(theirs: Callable) -> Callable:
@@ -26,7 +26,7 @@ def _with_updates(theirs: Callable) -> Callable:
     def loop(*args: Any, **kwargs: Any) -> tuple[Any, Any]:
         with quiet():
             outputs, updates = theirs(*args, **kwargs)
-        return outputs, OrderedUpdates(updates)
+        return outputs, dict(updates)
 
     loop.__module__ = __name__  # for pickling
     return loop

@@ -56,7 +56,7 @@ SOURCES = {
     "": ".functions:clone,function,shared .compiled:In,Param"
     " pytensor.compile:Out,SharedVariable"
     f" .configuration:_asarray,change_flags,config {_SCAN} .graphs:Lop,Rop,Variable"
-    " .tensors:dot .pytensor_versions:OrderedUpdates"
+    " .tensors:dot builtins:OrderedUpdates=dict"
     " .printing:dprint=debugprint,pp,pprint"
     " pytensor.compile:FunctionMaker,Mode,as_op,predefined_linkers,predefined_modes,"
     "predefined_optimizers pytensor.compile.builders:OpFromGraph"
@@ -170,7 +170,7 @@ SOURCES = {
     "tensor.xlogx": ".tensors:xlogx,xlogy0",
     "typed_list": "pytensor.typed_list",
     "typed_list.basic": "pytensor.typed_list.basic pytensor.typed_list",
-    "updates": ".pytensor_versions:OrderedUpdates",
+    "updates": "builtins:OrderedUpdates=dict",
     **dict.fromkeys(gpu.NAMES, ""),
     "sandbox.gpuarray": ".gpuarray",
     **{

@@ -9,15 +9,16 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import pytensor
 import pytensor.tensor as pt
 import pytensor.tensor.random as ptr
+from pytensor.tensor.elemwise import DimShuffle
 
-from .pytensor_versions import draw
+from .pytensor_versions import quiet
 
 _GeneratorVariable: Any = type(pytensor.shared(np.random.default_rng(0)))
 """PyTensor's class of generators in shared variables."""
@@ -61,16 +62,6 @@ class SeedableVariable(_GeneratorVariable):
         super().set_value(new_value, borrow=borrow)
 
 
-def _generator_variable(seed: np.random.SeedSequence) -> Any:
-    plain = pytensor.shared(np.random.default_rng(seed), borrow=True)
-    value = plain.get_value(borrow=True)
-    return SeedableVariable(plain.type, value, strict=False, name=None)
-
-
-def _floats(dtype: Any) -> str:
-    return pytensor.config.floatX if dtype is None else str(dtype)
-
-
 class RandomStreams:
     """`theano.tensor.shared_randomstreams.RandomStreams`.
 
@@ -111,40 +102,38 @@ class RandomStreams:
     def gen(self, op: Callable, *args: Any, **kwargs: Any) -> Any:
         """Draw from one of PyTensor's random variables, with its arguments."""
         (child,) = self._seeds.spawn(1)
-        rng = _generator_variable(child)
-        sample, update = draw(op, rng, *args, **kwargs)
+        plain = pytensor.shared(np.random.default_rng(child), borrow=True)
+        rng = SeedableVariable(plain.type, plain.get_value(borrow=True), strict=False)
+        with quiet():
+            sample = op(*args, rng=rng, **kwargs)
+            node = sample.owner
+            while isinstance(node.op, DimShuffle):
+                node = node.inputs[0].owner
+            update = rng.default_update = node.outputs[0]
         self.state_updates.append((rng, update))
         sample.rng, sample.update = rng, (rng, update)
         return sample
 
-    def _draw(self, op: Callable, *args: Any, size: Any, ndim: Any, dtype: Any) -> Any:
-        if ndim is not None and not isinstance(size, tuple | list | type(None)):
-            size = pt.specify_shape(pt.as_tensor_variable(size), (ndim,))
-        args = tuple(pt.as_tensor_variable(value) for value in args)
-        sample = self.gen(op, *args, size=size)
-        if sample.dtype == dtype:
-            return sample
-        return self._made_of(sample, sample, dtype)
-
-    @staticmethod
-    def _made_of(drawn: Any, value: Any, dtype: str) -> Any:
-        """Return a value computed from a draw, with the draw's `rng` and `update`."""
-        cast: Any = pt.cast(value, dtype)
-        cast.rng, cast.update = drawn.rng, drawn.update
-        return cast
-
-    def uniform(
+    def _draw(
         self,
-        size: Any = None,
-        low: Any = 0.0,
-        high: Any = 1.0,
+        op: Callable,
+        args: Sequence[Any],
+        size: Any,
         ndim: int | None = None,
         dtype: Any = None,
         nstreams: Any = None,
     ) -> Any:
+        """Draw with the arguments that all methods take; `nstreams` has no effect."""
+        if ndim is not None and not isinstance(size, tuple | list | type(None)):
+            size = pt.specify_shape(pt.as_tensor_variable(size), (ndim,))
+        sample = self.gen(op, *map(pt.as_tensor_variable, args), size=size)
+        return _cast(sample, sample, dtype)
+
+    def uniform(
+        self, size: Any = None, low: Any = 0.0, high: Any = 1.0, *rest: Any, **kw: Any
+    ) -> Any:
         """Draw from [low, high)."""
-        dtype = _floats(dtype)
-        return self._draw(ptr.uniform, low, high, size=size, ndim=ndim, dtype=dtype)
+        return self._draw(ptr.uniform, (low, high), size, *rest, **kw)
 
     def normal(
         self,
@@ -154,10 +143,17 @@ class RandomStreams:
         ndim: int | None = None,
         dtype: Any = None,
         nstreams: Any = None,
+        truncate: bool = False,
     ) -> Any:
-        """Draw from a normal distribution of mean `avg`."""
-        dtype = _floats(dtype)
-        return self._draw(ptr.normal, avg, std, size=size, ndim=ndim, dtype=dtype)
+        """Draw from a normal distribution; with `truncate` within 2 `std` of `avg`."""
+        if not truncate:
+            return self._draw(ptr.normal, (avg, std), size, ndim, dtype)
+        if size is None:
+            size = (pt.as_tensor_variable(avg) + std).shape
+        # By the inverse of the distribution function.
+        within = math.erf(math.sqrt(2))
+        drawn = self._draw(ptr.uniform, (-within, within), size, ndim, "float64")
+        return _cast(drawn, avg + std * math.sqrt(2) * pt.erfinv(drawn), dtype)
 
     def binomial(
         self,
@@ -172,8 +168,17 @@ class RandomStreams:
         """Draw the number of successes in `n` trials of probability `p` (`prob`)."""
         p = p if prob is None else prob
         if isinstance(n, int) and n == 1:  # numba tosses a coin faster
-            return self._draw(ptr.bernoulli, p, size=size, ndim=ndim, dtype=str(dtype))
-        return self._draw(ptr.binomial, n, p, size=size, ndim=ndim, dtype=str(dtype))
+            return self._draw(ptr.bernoulli, (p,), size, ndim, dtype)
+        return self._draw(ptr.binomial, (n, p), size, ndim, dtype)
+
+
+def _cast(drawn: Any, value: Any, dtype: Any) -> Any:
+    """Return what is computed from a draw in a dtype, with its `rng` and `update`."""
+    dtype = pytensor.config.floatX if dtype is None else str(dtype)
+    if value.dtype != dtype:
+        value = pt.cast(value, dtype)
+    value.rng, value.update = drawn.rng, drawn.update
+    return value
 
 
 class MRG_RandomStreams(RandomStreams):
@@ -181,25 +186,3 @@ class MRG_RandomStreams(RandomStreams):
 
     def __init__(self, seed: Any = 12345, use_cuda: bool | None = None) -> None:
         super().__init__(seed)
-
-    def normal(
-        self,
-        size: Any = None,
-        avg: Any = 0.0,
-        std: Any = 1.0,
-        ndim: int | None = None,
-        dtype: Any = None,
-        nstreams: Any = None,
-        truncate: bool = False,
-    ) -> Any:
-        """Draw from a normal distribution; with `truncate` within 2 `std` of `avg`."""
-        if not truncate:
-            return super().normal(size, avg, std, ndim, dtype)
-        if size is None:
-            size = (pt.as_tensor_variable(avg) + std).shape
-        # By the inverse of the distribution function.
-        within = math.erf(math.sqrt(2))
-        given = {"size": size, "ndim": ndim, "dtype": "float64"}
-        drawn = self._draw(ptr.uniform, -within, within, **given)
-        value = avg + std * math.sqrt(2) * pt.erfinv(drawn)
-        return self._made_of(drawn, value, _floats(dtype))
