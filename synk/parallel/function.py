@@ -51,31 +51,26 @@ MOST_LAYOUTS = 3
 
 NO_ROWS = "without rows"
 NOT_CALLED = "not called"
-TOO_SMALL = "too small"
-NO_GAIN = "no faster by ranks"
-UNKNOWN = "of unknown duration"
 REFUSED = "that ranks cannot share"
-ONE_CORE = "on one core"
 
 
 class Ranks(NamedTuple):
-    """The ranks that make calls: their number, their cores, and how to start them.
+    """The ranks that make calls: their number, and their cores.
 
     With `every`, they make all calls with rows, whatever is predicted.
     """
 
     size: int
     cores: int
-    start: Callable[[], object]
-    every: bool = False
+    every: bool
 
 
 @dataclass(eq=False)
 class Way:
     """How calls of some shapes are made: by ranks or the plain function."""
 
-    function: Function | None  # synk's function; None: the plain one makes calls
-    order: tuple[int, ...]  # the arguments in its order, scattered ones first
+    function: Function | None = None  # synk's; None: the plain one makes calls
+    order: tuple[int, ...] = ()  # the arguments in its order, scattered ones first
     reason: str = ""  # why calls are serial; "" if they are not
     detail: str = ""  # the prediction, or the error that prevents sharing
     predicted: Predicted | None = None
@@ -84,10 +79,6 @@ class Way:
     def __str__(self) -> str:
         who = f"serial, as {self.reason}" if self.reason else "on ranks"
         return f"{who}: {self.detail}" if self.detail else who
-
-
-def _serial_way(reason: str, detail: str = "", found: Predicted | None = None) -> Way:
-    return Way(None, (), reason, detail, found)
 
 
 class Ways:
@@ -99,7 +90,8 @@ class Ways:
     ----------
     written : its arguments, with all inputs as broadcast ones, in the script's order
     make_plain : compiles the plain function
-    ranks : returns the ranks for calls
+    ranks : returns the ranks for calls, those that there are or would be
+    start : forks them
     """
 
     def __init__(
@@ -107,14 +99,16 @@ class Ways:
         written: FunctionArguments,
         make_plain: Callable[[], Any],
         ranks: Callable[[], Ranks],
+        start: Callable[[], object],
     ) -> None:
-        self._written, self._make_plain, self._ranks_of = written, make_plain, ranks
+        self._written, self._make_plain = written, make_plain
+        self._ranks_of, self._start = ranks, start
         self._asked = asked_of(written)
         self._names = [var.name for var in self._asked.arguments]
         self._can_be_rows = [_can_be_rows(var) for var in self._asked.arguments]
         self._by_shapes: dict[tuple, Way] = {}
         self._by_sizes: dict[tuple, Way] = {}
-        self._by_layout: dict[tuple[int, ...], Function | tuple[str, str]] = {}
+        self._by_layout: dict[tuple[int, ...], Function | str] = {}
         self.ways: list[Way] = []
 
     @cached_property
@@ -210,37 +204,41 @@ class Ways:
     def _way(self, found: list[tuple[int, ...]], shapes: tuple, args: tuple) -> Way:
         ranks = self._ranks_of()
         if ranks.size == 1:
-            return _serial_way(ONE_CORE)
+            return Way(reason="on one core")
         ways = [self._way_of(layout, shapes, args, ranks) for layout in found]
         if not ways:
-            return _serial_way(NO_ROWS)
+            return Way(reason=NO_ROWS)
         by_ranks = [way for way in ways if way.function is not None]
         if not by_ranks:
             return ways[0]
         if SESSION.state != "running":
-            ranks.start()
-        return min(by_ranks, key=_seconds)
+            self._start()
+        return min(
+            by_ranks, key=lambda way: way.predicted.by_ranks if way.predicted else 0.0
+        )
 
     def _way_of(
         self, layout: tuple[int, ...], shapes: tuple, args: tuple, ranks: Ranks
     ) -> Way:
         """Return the way of calls with the arguments of `layout` as rows."""
         if layout and not ranks.every and self._is_small(layout, shapes):
-            return _serial_way(TOO_SMALL)
-        function = self._function(layout)
-        if isinstance(function, tuple):
-            return _serial_way(*function)
+            return Way(reason="too small")
+        if layout not in self._by_layout:
+            self._by_layout[layout] = self._made(layout)
+        function = self._by_layout[layout]
+        if isinstance(function, str):
+            return Way(reason=REFUSED, detail=function)
         order = *layout, *(i for i in range(len(args)) if i not in layout)
         given = [args[i] for i in order]
         found = predicted(function, given, ranks.size, ranks.cores)
         if ranks.every:
             return Way(function, order, predicted=found)
         if found is None:
-            return _serial_way(UNKNOWN)
+            return Way(reason="of unknown duration")
         text = f"predicted {found.by_ranks * 1e3:.3g} ms, and {found.serial * 1e3:.3g}"
         text += " in one process"
         if found.is_alone or found.serial < LEAST * found.by_ranks:
-            return _serial_way(NO_GAIN, text, found)
+            return Way(None, (), "no faster by ranks", text, found)
         return Way(function, order, "", text, found)
 
     def _is_small(self, layout: tuple[int, ...], shapes: tuple) -> bool:
@@ -271,13 +269,8 @@ class Ways:
         )
         return sum(map(np.size, values)), len(list(io_toposort([], graph)))
 
-    def _function(self, layout: tuple[int, ...]) -> Function | tuple[str, str]:
+    def _made(self, layout: tuple[int, ...]) -> Function | str:
         """Return synk's function with these inputs as rows, or why there is none."""
-        if layout not in self._by_layout:
-            self._by_layout[layout] = self._made(layout)
-        return self._by_layout[layout]
-
-    def _made(self, layout: tuple[int, ...]) -> Function | tuple[str, str]:
         inputs = self._written.bcast_inputs or ()
         rows = [inputs[i] for i in layout]
         whole = [var for i, var in enumerate(inputs) if i not in layout]
@@ -285,15 +278,10 @@ class Ways:
         try:
             function = Function(partial(make_spec, written))
         except (SynkError, TypeError, ValueError, NotImplementedError) as error:
-            return REFUSED, str(error)
+            return str(error)
         if not function.has_rows:
-            return REFUSED, "something needs all of the rows that it chooses at once"
-        refused = why_refused(function)
-        return function if refused is None else (REFUSED, refused)
-
-
-def _seconds(way: Way) -> float:
-    return way.predicted.by_ranks if way.predicted else 0.0
+            return "something needs all of the rows that it chooses at once"
+        return why_refused(function) or function
 
 
 def _can_be_rows(variable: Any) -> bool:

@@ -55,19 +55,19 @@ class ParallelFunctions(AbstractContextManager):
         self._plain = pytensor.function
         self._modules = [each for each in _COMPILING if each.function is self._plain]
         self._ranks: Ranks | None = None
+        self._set_function(self._replacing(self._plain), self._make)
 
-    def start(self) -> None:
-        """Replace PyTensor's and Theano's ``function``."""
-        replaced = self._replacing(self._plain)
+    def _set_function(self, function: Any, theanos: Callable[..., Any] | None) -> None:
+        """Set PyTensor's ``function``; Theano's makes it by `theanos`, or as usual."""
+        from ..theano import functions
+
         for module in self._modules:
-            module.function = replaced  # type: ignore[attr-defined]
-        _theanos_by(self._make)
+            module.function = function  # type: ignore[attr-defined]
+        functions.make_by(theanos)
 
     def end(self) -> None:
         """Restore PyTensor's and Theano's ``function``; existing functions stay."""
-        for module in self._modules:
-            module.function = self._plain  # type: ignore[attr-defined]
-        _theanos_by(None)
+        self._set_function(self._plain, None)
 
     def __exit__(self, *error: object) -> None:
         self.end()
@@ -117,7 +117,8 @@ class ParallelFunctions(AbstractContextManager):
                 made=callers_place(),
                 options=options,
             )
-            ways = Ways(written, compile_it, self._present)
+            start = partial(fork, self._asked)
+            ways = Ways(written, compile_it, self._present, start)
         except Exception:  # PyTensor compiles it, or raises its own error
             return compile_it()
         if not ways.may_have_rows:
@@ -131,16 +132,12 @@ class ParallelFunctions(AbstractContextManager):
         if SESSION.state == "running":
             size = SESSION.size
             cores = len(SESSION.context.place.cores) * size
-            return Ranks(size, cores, lambda: None, self._every)
+            return Ranks(size, cores, self._every)
         if self._ranks is None:
             places = check_options(self._asked, "auto", None, None, "report", 0).places
             cores = sum(len(place.cores) for place in places)
-            start = self._fork
-            self._ranks = Ranks(len(places), cores, start, self._every)
+            self._ranks = Ranks(len(places), cores, self._every)
         return self._ranks
-
-    def _fork(self) -> None:
-        fork(self._asked)
 
     # -- reports
 
@@ -172,13 +169,6 @@ class ParallelFunctions(AbstractContextManager):
         if self._without_rows:
             lines.append(f"{count(self._without_rows, 'function')} {NO_ROWS}")
         return "\n".join(lines)
-
-
-def _theanos_by(make: Callable[..., Any] | None) -> None:
-    """Make Theano's `function` use `make`; None restores it."""
-    from ..theano import functions
-
-    functions.make_by(make)
 
 
 def _gain(ways: Iterable[Way]) -> float | None:
@@ -236,6 +226,4 @@ def parallel_functions(
     1 of 1 function ran on ranks (1 call on 2 ranks, predicted ... as fast as serial)
     >>> synk.close()
     """
-    parallel = ParallelFunctions(n, every)
-    parallel.start()
-    return parallel
+    return ParallelFunctions(n, every)
