@@ -199,11 +199,6 @@ CODECS[worker_end] = Codec(_encode_end, _decode_end)
 # -- in the script's process
 
 
-def has_several_nodes() -> bool:
-    """Return whether the session has several nodes."""
-    return SESSION.cluster is not None and len(SESSION.cluster.nodes) > 1
-
-
 def can_read(rows: Rows) -> bool:
     """Return whether all nodes can read the files; if not, warn once in a session."""
     known = rows._readers

@@ -100,9 +100,8 @@ def simulate(
     >>> found.centre.round(6)
     array([2.])
     """
-    kind = _GossipSimulation if isinstance(rule, Gossip) else _CentreSimulation
-    simulation: Simulation = kind(rule, step, workers, start, rows, mode)
-    return simulation.run(schedule)
+    kind = _GossipSimulation if isinstance(rule, Gossip) else Simulation
+    return kind(rule, step, workers, start, rows, mode).run(schedule)
 
 
 def random_turns(workers: int, steps: int, seed: int = 0) -> Iterator[int]:
@@ -149,13 +148,28 @@ class Simulation:
     ) -> None:
         rule.check(workers)
         self.rule, self._step, self._rows = rule, step, rows
-        self._start = start = np.asarray(start)
-        self._graphs = RuleGraphs(rule, start.dtype, mode)
-        self.workers = [self._graphs.start(start)[0] for _ in range(workers)]
+        start = np.asarray(start)
+        graphs = RuleGraphs(rule, start.dtype, mode)
+        self.workers = [graphs.start(start)[0] for _ in range(workers)]
         self.steps = [0] * workers
         self.exchanges: list[Exchange] = []
         # The rows of each worker's steps since each fragment's last exchange.
         self._rows_of = np.zeros((workers, rule.fragments))
+        self._open(graphs, start)
+
+    def _open(self, graphs: RuleGraphs, start: np.ndarray) -> None:
+        """Make what the workers share, and their access to it."""
+        n, size = len(self.workers), start.size
+        is_together = self.rule.order == "together"
+        how = n, n if is_together else 0, is_together
+        self._centre = Centre(graphs, size, *how, _own_memory)
+        self._centre.fill(start)
+        self._sweepers = []
+        for rank, worker in enumerate(self.workers):
+            where = [worker["w"]].copy  # returns a list with the parameters' array
+            sweeper = Sweeper(self._centre, [size], where, rank, n)
+            sweeper.kept = {name: worker[name] for name in sweeper.kept}
+            self._sweepers.append(sweeper)
 
     def run(self, schedule: int | Iterable[int]) -> Simulation:
         """Train on.
@@ -193,7 +207,9 @@ class Simulation:
     @property
     def centre(self) -> np.ndarray:
         """The parameters of the centre."""
-        raise AttributeError(f"{self.rule!r} has no centre: see average()")
+        if not self.rule.has_centre:
+            raise AttributeError(f"{self.rule!r} has no centre: see average()")
+        return self._centre.parameters
 
     def average(self) -> np.ndarray:
         """Return the mean of the workers' parameters, with the rule's weights."""
@@ -205,7 +221,12 @@ class Simulation:
         Those are the centre's, or the workers' mean if the rule has no centre, or if
         its centre is their mean and steps were made since the last exchange.
         """
-        return self.average()
+        if not self.rule.has_centre:
+            return self.average()
+        rows = self._rows_of[:, 0]
+        if not self.rule.is_mean or not rows.any():
+            return self.centre
+        return mean_by_rows([worker["w"] for worker in self.workers], rows)
 
     def _train(self, rank: int) -> None:
         """Have a worker make a step of its own."""
@@ -216,43 +237,6 @@ class Simulation:
 
     def _meet(self) -> None:
         """Make the exchanges that are due after all have made a step."""
-        raise NotImplementedError
-
-    def _come(self, rank: int) -> None:
-        """Make the exchanges that are due after one worker has made a step."""
-        raise NotImplementedError
-
-
-class _CentreSimulation(Simulation):
-    """Workers that exchange parameters with a centre."""
-
-    def __init__(self, *args: Any) -> None:
-        super().__init__(*args)
-        n, size = len(self.workers), self._start.size
-        is_together = self.rule.order == "together"
-        how = n, n if is_together else 0, is_together
-        self._centre = Centre(self._graphs, size, *how, _own_memory)
-        self._centre.fill(self._start)
-        self._sweepers = []
-        for rank, worker in enumerate(self.workers):
-            where = [worker["w"]].copy  # returns a list with the parameters' array
-            sweeper = Sweeper(self._centre, [size], where, rank, n)
-            sweeper.kept = {name: worker[name] for name in sweeper.kept}
-            self._sweepers.append(sweeper)
-
-    @property
-    def centre(self) -> np.ndarray:
-        """The parameters of the centre."""
-        return self._centre.parameters
-
-    def result(self) -> np.ndarray:
-        """Return the parameters that training results in."""
-        rows = self._rows_of[:, 0]
-        if not self.rule.is_mean or not rows.any():
-            return self.centre
-        return mean_by_rows([worker["w"] for worker in self.workers], rows)
-
-    def _meet(self) -> None:
         step, delay = self.steps[0], self.rule.delay
         for k in self.rule.due(step):
             parts = shares(self._rows_of[:, k].tolist())
@@ -268,6 +252,7 @@ class _CentreSimulation(Simulation):
                 sweeper.go("take", sweeper.courses[k])
 
     def _come(self, rank: int) -> None:
+        """Make the exchanges that are due after one worker has made a step."""
         step, delay, sweeper = self.steps[rank], self.rule.delay, self._sweepers[rank]
         for k in self.rule.due(step):
             _, staleness = sweeper.count_move(k)
@@ -284,11 +269,10 @@ class _GossipSimulation(Simulation):
 
     rule: Gossip
 
-    def __init__(self, *args: Any) -> None:
-        super().__init__(*args)
-        n, dtype, size = len(self.workers), self._start.dtype, self._start.size
-        self._boxes = Mailboxes(self.rule, dtype, size, n, _own_memory)
-        self._boxes.fill(self._start)
+    def _open(self, graphs: RuleGraphs, start: np.ndarray) -> None:
+        n = len(self.workers)
+        self._boxes = Mailboxes(self.rule, start.dtype, start.size, n, _own_memory)
+        self._boxes.fill(start)
         self._to = [self.rule.destinations(rank, n) for rank in range(n)]
 
     @property

@@ -19,6 +19,7 @@ from ..files import Rows, on_nodes
 from ..files.on_nodes import Epoch
 from ..files.order import Part
 from ..memory.partition import count, select
+from ..ranks.session import SESSION
 from ..reduce_ops import REDUCE_OPS, combine
 
 
@@ -89,7 +90,7 @@ def parts_of(
     """
     if (
         isinstance(source, Rows)
-        and on_nodes.has_several_nodes()
+        and SESSION.nodes > 1
         and takes_own_rows(step, num_slices, output_subset)
         and on_nodes.can_read(source)
     ):

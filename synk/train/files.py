@@ -21,12 +21,11 @@ from ..call.function import Function
 from ..engines import host
 from ..errors import CheckpointError
 from ..ranks.ledger import Holding, Kind
-from ..ranks.replication import master_replicate_variables
 from ..ranks.session import SESSION
 from ..variables.checkpoint_files import read_arrays, write_arrays
 from ..variables.checkpoints import as_bytes, as_generators
 from ..variables.lists import master_store
-from ..variables.one_rank import worker_get_values
+from ..variables.one_rank import values_by_rank
 
 _META = "trainer"
 _ROOM = 1 << 24
@@ -68,10 +67,9 @@ def copy_values(variables: Sequence[SharedVariable]) -> list[Any]:
     A replicated variable has one value; a local one, or a random stream, a list of
     values by rank.
     """
-    numbers = master_replicate_variables(variables)
-    by_rank = SESSION.run(worker_get_values, numbers, None)
+    by_rank = zip(*values_by_rank(variables), strict=True)
     found = []
-    for var, of_ranks in zip(variables, zip(*by_rank, strict=True), strict=True):
+    for var, of_ranks in zip(variables, by_rank, strict=True):
         # Copies: the next command overwrites the ranks' memory.
         values = [_copied(SESSION.context.array(each)) for each in of_ranks]
         is_stream = isinstance(values[0], np.random.Generator)
@@ -224,7 +222,7 @@ class SetVariables:
 # -- trees of values
 
 _PLAIN = (str, bool, int, float, type(None))
-_TAGS = ("<array>", "<scalar>", "<generator>", "<bytes>", "<tuple>", "<set>", "<dict>")
+_TAGS = ("<array>", "<scalar>", "<generator>", "<tuple>", "<set>", "<dict>")
 
 
 def as_json(value: Any, arrays: dict[str, np.ndarray], name: str, what: str) -> Any:
@@ -261,8 +259,6 @@ def _as_array(value: Any, what: str) -> tuple[str, np.ndarray]:
     """Return the tag of a value's kind, and the value as an array."""
     if isinstance(value, np.random.Generator):
         return "<generator>", as_bytes(what, [value])
-    if isinstance(value, bytes):
-        return "<bytes>", np.frombuffer(value, np.uint8)
     if isinstance(value, np.generic) and not value.dtype.hasobject:
         return "<scalar>", np.asarray(value)
     if isinstance(value, np.ndarray) and not value.dtype.hasobject:
@@ -293,6 +289,4 @@ def from_json(tree: Any, arrays: Mapping[str, np.ndarray]) -> Any:
     array = arrays[content]
     if tag == "<generator>":
         return as_generators(array)[0]
-    if tag == "<bytes>":
-        return array.tobytes()
     return array[()] if tag == "<scalar>" else np.array(array)

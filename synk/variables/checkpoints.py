@@ -15,12 +15,11 @@ from pytensor.tensor.type import DenseTensorType
 from ..engines import host
 from ..errors import CheckpointError
 from ..ranks.ledger import Holding
-from ..ranks.replication import master_replicate_variables
 from ..ranks.session import SESSION
 from ..user_frames import entry
 from .checkpoint_files import format_of, read_arrays, write_arrays
 from .lists import OfRanks, master_store
-from .one_rank import worker_get_values
+from .one_rank import values_by_rank
 
 
 @entry
@@ -215,8 +214,7 @@ def _streams(variables: list[SharedVariable]) -> dict[SharedVariable, Sequence]:
     if not variables:
         return {}
     if SESSION.state == "running":
-        numbers = master_replicate_variables(variables)
-        by_rank = SESSION.run(worker_get_values, numbers, None)
+        by_rank = values_by_rank(variables)
     else:
         by_rank = [[host.get_value(var) for var in variables]]
     return dict(zip(variables, zip(*by_rank, strict=True), strict=True))

@@ -27,7 +27,7 @@ from ..user_frames import entry
 from . import device_collectives as devices
 from . import lists
 from .lists import Vars
-from .one_rank import worker_get_values
+from .one_rank import values_by_rank
 
 Weights: TypeAlias = dict[int, tuple[int, ...]]
 """By a variable's number: from how many rows each rank's value was computed."""
@@ -180,10 +180,9 @@ def gather(vars: Vars, nd_up: int = 1) -> Any:
     if nd_up not in (0, 1):
         raise ValueError(f"nd_up must be 0 or 1, got {nd_up!r}")
     lists.check_tensors(variables, rows=nd_up == 0)
-    numbers = master_replicate_variables(variables)
-    by_rank = SESSION.run(worker_get_values, numbers, None)
+    by_rank = zip(*values_by_rank(variables), strict=True)
     results = []
-    for var, values in zip(variables, zip(*by_rank, strict=True), strict=True):
+    for var, values in zip(variables, by_rank, strict=True):
         arrays = [SESSION.context.array(value) for value in values]
         shapes = [array.shape for array in arrays]
         if nd_up:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -78,10 +79,19 @@ def get_value(rank: int, vars: Vars) -> Any:
     """
     variables = lists.check_variables(vars)
     rank = lists.check_rank(rank)
-    numbers = master_replicate_variables(variables)
-    values = SESSION.run(worker_get_values, numbers, rank)[rank]
+    values = values_by_rank(variables, rank)[rank]
     copies = [host.copy_value(SESSION.context.array(value)) for value in values]
     return lists.as_given(vars, copies)
+
+
+def values_by_rank(
+    variables: Sequence[SharedVariable], only: int | None = None
+) -> list[list]:
+    """Return the variables' values on each rank; those of others than `only` are [].
+
+    They are windows, or for random streams generators, until the next command.
+    """
+    return SESSION.run(worker_get_values, master_replicate_variables(variables), only)
 
 
 def worker_get_values(
@@ -191,10 +201,10 @@ def state(vars: Vars) -> Any:
     local to each rank, since synk.set_value on rank 1
     replicated, since it was set in the script
     """
-    return lists.as_given(vars, [_held(var) for var in lists.check_variables(vars)])
-
-
-def _held(var: SharedVariable) -> str:
-    if isinstance(var.type, RandomType):
-        return "a random stream, from which each rank derives its own"
-    return str(SESSION.ledger.of(var))
+    held = [
+        "a random stream, from which each rank derives its own"
+        if isinstance(var.type, RandomType)
+        else str(SESSION.ledger.of(var))
+        for var in lists.check_variables(vars)
+    ]
+    return lists.as_given(vars, held)
