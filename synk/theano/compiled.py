@@ -174,6 +174,18 @@ class Compiled(Function, _LookedInto):
 
     __slots__ = ()
 
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the function; return the outputs numbered in `output_subset`, or all.
+
+        The call makes all updates in either case.
+        """
+        subset = kwargs.pop("output_subset", None) if kwargs else None
+        results = super().__call__(*args, **kwargs)
+        if subset is None:
+            return results
+        listed = results if isinstance(results, list) else [results]
+        return [listed[place] for place in subset]
+
     @property
     def container(self) -> _Containers:
         """The containers of all inputs and shared variables."""
@@ -234,6 +246,11 @@ class Filled(_LookedInto):
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Set the states that are given, call the function, and restore defaults."""
+        subset, names = kwargs.get("output_subset"), self._names
+        if names is not None and subset is not None:
+            chosen: list = [names[s] if isinstance(s, int) else s for s in subset]
+            kwargs["output_subset"] = [names.index(name) for name in chosen]
+            names = chosen
         given = self._arguments(args, kwargs)
         values = [value for slot, value in given if slot.state is None]
         try:
@@ -245,9 +262,7 @@ class Filled(_LookedInto):
             for slot in self._slots:
                 if slot.state is not None and slot.default is not None:
                     slot.state.container.value = slot.default
-        if self._names is None:
-            return results
-        return dict(zip(self._names, results, strict=True))
+        return results if names is None else dict(zip(names, results, strict=True))
 
     def _arguments(self, args: tuple, kwargs: dict[str, Any]) -> list[tuple[Slot, Any]]:
         """Return pairs (slot, value) of a call; leave other keywords in `kwargs`.

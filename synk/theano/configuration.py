@@ -6,7 +6,7 @@ import contextlib
 import os
 import warnings
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import pytensor
@@ -133,6 +133,43 @@ class Config:
     def __str__(self) -> str:
         return "\n".join(f"{name} = {self._get(name)!r}" for name in dir(self))
 
+    def change_flags(self, args: Any = (), **kwargs: Any) -> change_flags:
+        """Return a context manager and decorator that sets options temporarily."""
+        return change_flags(args, **kwargs)
+
+
+class change_flags(contextlib.ContextDecorator):
+    """Set options in a ``with`` block, or during calls as a decorator.
+
+    Options are keywords, with two underscores for a dot; or a dict or pairs,
+    ``{"scan.debug": True}``. An unknown option raises `AttributeError`.
+    """
+
+    def __init__(self, args: Any = (), **kwargs: Any) -> None:
+        self._new = {
+            name.replace("__", "."): value
+            for name, value in {**dict(args), **kwargs}.items()
+        }
+        self._old: list[dict[str, Any]] = []
+        for name in self._new:
+            config._get(name)
+
+    def __enter__(self) -> Self:
+        old: dict[str, Any] = {}
+        self._old.append(old)
+        try:
+            for name, value in self._new.items():
+                old[name] = config._get(name)
+                setattr(config, name, value)
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for name, value in self._old.pop().items():
+            setattr(config, name, value)
+
 
 def _set(name: str, there: str, value: Any) -> None:
     """Set an option of PyTensor, or warn that PyTensor reads it at import only."""
@@ -175,7 +212,6 @@ def _asarray(a: Any, dtype: Any, order: Any = None) -> np.ndarray:
 
 
 config = Config()
-change_flags = pytensor.config.change_flags
 _flags = os.environ.get("THEANO_FLAGS", "")
 read_files(config, theanorc_files(os.environ), _flags)
 read_flags(config, _flags)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import configparser
 import os
+import sys
 import tempfile
 import warnings
 from collections.abc import Iterator, Mapping
@@ -28,6 +29,8 @@ def theanorc_files(environment: Mapping[str, str]) -> list[str]:
     """
     listed = environment.get("THEANORC")
     paths = ["~/.theanorc"] if listed is None else listed.split(os.pathsep)
+    if listed is None and sys.platform == "win32":
+        paths.append("~/.theanorc.txt")
     return [os.path.expanduser(path) for path in paths if path]
 
 

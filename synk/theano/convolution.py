@@ -18,6 +18,11 @@ from ..also_named import also_named
 # -- theano.tensor.nnet.abstract_conv
 
 
+def _refuse(unshared: bool) -> None:
+    if unshared:
+        raise NotImplementedError("unshared filters: synk has no Op for them")
+
+
 def _with_shape(x: Any, shape: Any) -> Any:
     """Return `x` with the static lengths in `shape`, except for the batch.
 
@@ -26,8 +31,11 @@ def _with_shape(x: Any, shape: Any) -> Any:
     x = pt.as_tensor_variable(x)
     if shape is None or x.owner is None:
         return x
-    known = [n if isinstance(n, int | np.integer) else None for n in shape[1:]]
-    return pt.specify_shape(x, [None, *known])
+    known = [
+        int(length) if isinstance(length, int | np.integer) else None
+        for length in shape
+    ]
+    return pt.specify_shape(x, [None, *known[1:]])
 
 
 def conv2d(
@@ -39,6 +47,8 @@ def conv2d(
     subsample: Any = (1, 1),
     filter_flip: bool = True,
     image_shape: Any = None,
+    *,
+    unshared: bool = False,
     **options: Any,
 ) -> Any:
     """Convolve images with filters; see ``synk.nn.conv2d``, also for the options.
@@ -46,6 +56,7 @@ def conv2d(
     The shapes may have None for unknown lengths; `image_shape` is an older name of
     `input_shape`.
     """
+    _refuse(unshared)
     known = image_shape if input_shape is None else input_shape
     x, w = _with_shape(input, known), _with_shape(filters, filter_shape)
     return nn.conv2d(x, w, border_mode, subsample, filter_flip, **options)
@@ -69,9 +80,11 @@ def conv2d_grad_wrt_inputs(
     filters: Any,
     input_shape: Any,
     filter_shape: Any = None,
+    unshared: bool = False,
     **kwargs: Any,
 ) -> Any:
     """Return the gradient of `conv2d` by its images; options are those of `conv2d`."""
+    _refuse(unshared)
     return nn.conv2d_grad_wrt_inputs(output_grad, filters, input_shape, **kwargs)
 
 
@@ -93,7 +106,10 @@ class _Convolution:
         filter_flip: bool = True,
         filter_dilation: Any = None,
         num_groups: int = 1,
+        unshared: bool = False,
     ) -> None:
+        _refuse(unshared)
+        self.imshp, self.kshp = imshp, kshp
         self.parameters = {
             "border_mode": border_mode,
             "subsample": 1 if subsample is None else subsample,
@@ -174,11 +190,14 @@ def first_conv2d(
     filter_shape: Any = None,
     border_mode: str = "valid",
     subsample: Any = (1, 1),
-    **_: Any,
+    **kwargs: Any,
 ) -> Any:
     """Convolve as `theano.tensor.nnet.conv.conv2d`; its hints have no effect."""
+    hints = {name for name in kwargs if name.startswith(("unroll_", "imshp", "kshp"))}
+    hints |= {"nb_threads", "openmp", "version", "verbose"}
+    other = {name: kwargs[name] for name in kwargs.keys() - hints}
     shapes = image_shape, filter_shape
-    return conv2d(input, filters, *shapes, border_mode, subsample)
+    return conv2d(input, filters, *shapes, border_mode, subsample, **other)
 
 
 def conv2d_of_matrices(

@@ -8,8 +8,11 @@ from importlib import import_module
 from typing import Any
 
 import pytensor
-from pytensor.compile import SharedVariable
+from pytensor import config
+from pytensor.compile import SharedVariable, UnusedInputError
+from pytensor.graph.basic import Variable
 from pytensor.graph.replace import clone_replace
+from pytensor.graph.traversal import ancestors
 
 from ..also_named import also_named
 from ..engines import engine_for
@@ -86,6 +89,16 @@ def function(
     made = _make(_compiled, **given, **options)
     if names is None and not stateful:
         return made
+    with_default = [slot.variable for slot in stateful if slot.default is not None]
+    if with_default and (on_unused_input or config.on_unused_input) == "raise":
+        listed = outputs if isinstance(outputs, list | tuple) else [outputs]
+        roots = [getattr(each, "variable", each) for each in listed]
+        roots += [new for _, new in updates + _pairs(givens)]
+        used = set(ancestors([var for var in roots if isinstance(var, Variable)]))
+        for variable in with_default:
+            if variable not in used:
+                text = f"the graph does not use the input {variable}"
+                raise UnusedInputError(text)
     return Filled(made, slots, names)
 
 

@@ -2,7 +2,7 @@
 
 In a Theano without a GPU these modules existed, and scripts depend on it: they import
 ``dnn_conv`` at the top and call ``dnn_available()`` later, or test for
-``GpuArrayType``. Names can be imported; calling them raises.
+``GpuArrayType``. Names can be imported, and Ops be made; applying them raises.
 """
 
 from __future__ import annotations
@@ -77,14 +77,18 @@ def use(device: str, *_: Any, **__: Any) -> None:
         )
 
 
-def _answer(name: str, msg: str) -> Any:
-    """Return a function such as `dnn_available`: False, and its `msg` says why."""
+class Answer:
+    """A function such as `dnn_available`: it returns False, and `msg` says why."""
 
-    def answer(context_name: Any = None) -> bool:
+    avail = False
+
+    def __init__(self, name: str, msg: str) -> None:
+        self.__name__ = name
+        self.msg = msg
+
+    def __call__(self, context_name: Any = None) -> bool:
+        """Return False: cuDNN is not available."""
         return False
-
-    answer.__name__, answer.msg = name, msg  # type: ignore[attr-defined]
-    return answer
 
 
 def version(raises: bool = True) -> int:
@@ -107,15 +111,15 @@ _OTHERS: dict[str, dict[str, Any]] = {
         **_CONTEXTS,
     },
     "gpuarray.dnn": {
-        "dnn_available": _answer("dnn_available", _PYGPU),
-        "dnn_present": _answer("dnn_present", _PYGPU),
+        "dnn_available": Answer("dnn_available", _PYGPU),
+        "dnn_present": Answer("dnn_present", _PYGPU),
         "version": version,
     },
     "gpuarray.type": _CONTEXTS,
     "sandbox.cuda": {
         "cuda_available": False,
         "cuda_enabled": False,
-        "dnn_available": (answer := _answer("dnn_available", _CUDA)),
+        "dnn_available": (answer := Answer("dnn_available", _CUDA)),
         "dnn_version": version,
         "use": use,
     },
@@ -137,14 +141,17 @@ def names_in(module: str) -> dict[str, Any]:
 
 
 def _stand_in(module: str, name: str, error: type[Exception], message: str) -> Any:
-    """Return a function, or for a capital a class, that raises when called."""
+    """Return a function or type that raises when called, or an Op that does so."""
 
     def used(*_: Any, **__: Any) -> Any:
         raise error(f"{message}. {_INSTEAD}")
 
     place = f"synk.theano.{module}"
-    if name[0].isupper():
-        body = {"__module__": place, "__doc__": message, "__init__": used}
-        return type(name, (), body)
-    used.__name__, used.__qualname__, used.__module__ = name, name, place
-    return used
+    if name[0].islower():
+        used.__name__, used.__qualname__, used.__module__ = name, name, place
+        return used
+    body: dict[str, Any] = {"__module__": place, "__doc__": message}
+    if name.endswith(("Type", "Variable", "Constant")):
+        return type(name, (), {**body, "__init__": used})
+    made = {"__init__": lambda self, *_, **__: None, "__call__": used}
+    return type(name, (), body | made)

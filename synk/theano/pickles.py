@@ -10,6 +10,7 @@ import functools
 import io
 import pickle
 import zipfile
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -19,17 +20,15 @@ _PICKLE = "pkl"
 """The member of the zip file with everything but the arrays."""
 
 
-class _Pickler(pickle.Pickler):
-    """Leaves arrays out, and names them: by their shared variables, or numbers."""
+class _Names:
+    """Gives arrays names: those of their shared variables, or numbers."""
 
-    def __init__(self, file: io.BytesIO, protocol: int) -> None:
-        super().__init__(file, protocol)
+    def __init__(self) -> None:
         self.arrays: dict[str, np.ndarray] = {}
         self._of: dict[int, str] = {}
         self._wanted: dict[int, str] = {}
 
-    def persistent_id(self, found: Any) -> str | None:
-        """Return an array's name, None for other objects."""
+    def __call__(self, found: Any) -> str | None:
         if isinstance(found, SharedVariable) and found.name and found.name != _PICKLE:
             self._wanted[id(found.container.storage[0])] = found.name
         if type(found) is not np.ndarray or found.dtype.hasobject:
@@ -48,8 +47,16 @@ class _Pickler(pickle.Pickler):
         return made
 
 
-def dump(obj: Any, file_handler: Any, protocol: int = pickle.DEFAULT_PROTOCOL) -> None:
+def dump(
+    obj: Any,
+    file_handler: Any,
+    protocol: int = pickle.DEFAULT_PROTOCOL,
+    persistent_id: Callable | None = None,
+) -> None:
     """Write an object to an open zip file, from which `load` reads it.
+
+    `persistent_id` returns the name of an object that the caller stores, or None; by
+    default arrays get names and are stored in the file.
 
     Examples
     --------
@@ -63,21 +70,32 @@ def dump(obj: Any, file_handler: Any, protocol: int = pickle.DEFAULT_PROTOCOL) -
     >>> load(file)[0].get_value()
     array([0., 1., 2.])
     """
-    text = io.BytesIO()
-    pickler = _Pickler(text, protocol)
-    pickler.dump(obj)
+    names, text = _Names(), io.BytesIO()
+    named = persistent_id or names
+
+    class Pickler(pickle.Pickler):
+        def persistent_id(self, found: Any) -> Any:
+            return named(found)
+
+    Pickler(text, protocol).dump(obj)
     with zipfile.ZipFile(file_handler, "w", zipfile.ZIP_DEFLATED, True) as archive:
         archive.writestr(_PICKLE, text.getvalue())
-        for name, array in pickler.arrays.items():
+        for name, array in names.arrays.items():
             data = io.BytesIO()
             np.lib.format.write_array(data, np.asanyarray(array), allow_pickle=False)
             archive.writestr(f"{name}.npy", data.getvalue())
 
 
-def load(f: Any) -> Any:
-    """Read an object that `dump` has written. Loading a pickle runs its code."""
+def load(f: Any, persistent_load: Callable | None = None) -> Any:
+    """Read an object that `dump` has written. Loading a pickle runs its code.
+
+    `persistent_load` returns an object by the name that `persistent_id` gave to it.
+    """
     with np.load(f, allow_pickle=False) as archive:
-        unpickler: Any = pickle.Unpickler(io.BytesIO(archive[_PICKLE]))
-        # Each array is one object.
-        unpickler.persistent_load = functools.cache(archive.__getitem__)
-        return unpickler.load()
+        array = functools.cache(archive.__getitem__)  # each array is one object
+
+        class Unpickler(pickle.Unpickler):
+            def persistent_load(self, name: Any) -> Any:
+                return (persistent_load or array)(name)
+
+        return Unpickler(io.BytesIO(archive[_PICKLE])).load()

@@ -199,17 +199,26 @@ def test_theanorc_is_read_and_flags_come_before(tmp_path):
 
 
 def test_options_are_changed_for_a_while():
-    before = theano.config.floatX
-    with theano.config.change_flags(floatX="float16"):
+    before = theano.config.floatX, theano.config.compute_test_value
+    with theano.config.change_flags(compute_test_value="raise", floatX="float16"):
+        assert theano.config.compute_test_value == "raise"
         assert T.scalar().dtype == "float16"
 
-    @theano.change_flags(scan__allow_gc=True, floatX="float32")
-    def inside():
-        assert theano.config.scan.allow_gc
+    @theano.change_flags({"scan.debug": True}, floatX="float32")
+    def inside(again):
+        assert theano.config.scan.debug
         assert T.scalar().dtype == "float32"
+        return again and inside(False)
 
-    inside()
-    assert theano.config.floatX == before
+    inside(True)
+    assert (theano.config.floatX, theano.config.compute_test_value) == before
+    assert not theano.config.scan.debug
+    refused = theano.change_flags(compute_test_value="warn", floatX="float8")
+    with pytest.raises(ValueError, match="float8"), refused:
+        pass
+    assert (theano.config.floatX, theano.config.compute_test_value) == before
+    with pytest.raises(AttributeError, match="nonsense"):
+        theano.change_flags(nonsense=1)
 
 
 # -- inputs with values of their own, and looking into functions
@@ -308,6 +317,7 @@ def test_updates_givens_and_named_outputs_see_the_state():
         mode=MODE,
     )
     assert [f()["x"], f()["s"], w.get_value()] == [2, 2, 4]
+    assert f(output_subset=["s"]) == {"s": 4}
 
 
 def test_copies_have_states_of_their_own():
@@ -326,7 +336,7 @@ def test_plain_functions_are_looked_into_as_well():
     assert f[w] == f.value["w"] == 3
     f[w] = 10.0
     assert w.get_value() == 10
-    assert f(3.0) == [30, 3]
+    assert f(3.0, output_subset=[0]) == [30]
     assert f.fn is f.vm
     assert isinstance(f, theano.compile.function_module.Function)
     other = theano.shared(5.0, "other")
