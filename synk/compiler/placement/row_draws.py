@@ -35,7 +35,7 @@ from ..domain import (
     unlisted,
 )
 from ..rules.base import is_stream
-from ..rules.inner import values_within
+from ..rules.inner import step_of, values_within
 from ..rules.randomness import may_be_by_place, rows_drawn
 from ..walk import apply_rule, infer
 from .whole import Whole
@@ -181,7 +181,8 @@ class RowDraws:
         """
         op: Any = node.op
         inner, outputs = inner_graph_of(node)
-        found, results = values_within(node, inner, outputs, values, _drawn_or_alike)
+        step = step_of(outputs, _drawn_or_alike)
+        found, results = values_within(node, inner, outputs, values, step)
         if not any(isinstance(value, Sharded) for value in found.values()):
             return None
         if op.info.as_while or any(isinstance(value, Unknown) for value in results):
@@ -190,21 +191,21 @@ class RowDraws:
         places = _RowPlaces(*[pt.lscalar() for _ in _RowPlaces._fields])
         new: dict[Variable, Variable] = {}
         draws: list[PlacedDraw] = []
-        for step in io_toposort(inner, outputs):
-            given = [new.get(var, var) for var in step.inputs]
-            made = with_inputs(step, given).outputs if given != step.inputs else None
-            if any(map(is_stream, step.inputs)):
-                made = self._step_drawn(step, given, found, places)
-                if isinstance(found[step.outputs[-1]], Sharded):
-                    draws.append(PlacedDraw(step, self._skips(step), is_early=False))
-            new.update(zip(step.outputs, made or step.outputs, strict=True))
+        for each in io_toposort(inner, outputs):
+            given = [new.get(var, var) for var in each.inputs]
+            made = with_inputs(each, given).outputs if given != each.inputs else None
+            if any(map(is_stream, each.inputs)):
+                made = self._step_drawn(each, given, found, places)
+                if isinstance(found[each.outputs[-1]], Sharded):
+                    draws.append(PlacedDraw(each, self._skips(each), is_early=False))
+            new.update(zip(each.outputs, made or each.outputs, strict=True))
         news = [new.get(var, var) for var in outputs]
         info = replace(op.info, n_non_seqs=op.info.n_non_seqs + len(places))
         scan = scan_of(op, [*inner, *places], news, info)
         known: Any = _RowPlaces(whole.call.first, whole.n, whole.call.total)
         outer = [pt.cast(number, "int64") for number in known]
         made = whole.add(scan.make_node(*inputs, *map(whole.add_graph, outer))).outputs
-        self.placed += [(made[-1], each) for each in draws]
+        self.placed += [(made[-1], draw) for draw in draws]
         alike = [Replicated() if isinstance(v, OwnStream) else v for v in results]
         pairs = zip(made, alike, strict=True)
         return [whole.add_asserted(var, value) for var, value in pairs]

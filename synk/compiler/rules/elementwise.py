@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 from pytensor import scalar as ps
@@ -129,11 +130,7 @@ def _scalar_rule(node: Apply) -> ScalarRule:
         kind = ps.OR if kind is ps.Add else ps.AND
     if kind in _INCREASING:
         return _increasing
-    return _SCALAR.get(kind, _nonlinear)
-
-
-def _nonlinear(node: Apply, values: list[Value]) -> Value:
-    return independent(values)
+    return _SCALAR.get(kind, lambda node, values: independent(values))
 
 
 # Increasing functions of real numbers, defined everywhere, and NaN only for NaN.
@@ -303,11 +300,8 @@ def _invert(node: Apply, values: list[Value]) -> Value:
 
 
 def _linear(node: Apply, values: list[Value]) -> Value:
-    """Real parts, imaginary parts and conjugates; conjugates also keep products."""
+    """Real parts, imaginary parts and conjugates."""
     value = unlisted(values[0])
-    is_conj = isinstance(node.op.scalar_op, ps.Conj)
-    if _is_prod(value) and is_conj:
-        return value
     is_sum = isinstance(value, Partial) and value.op == "sum"
     if is_sum or isinstance(value, (Sharded, Replicated)):
         return value
@@ -315,29 +309,22 @@ def _linear(node: Apply, values: list[Value]) -> Value:
 
 
 def _abs(node: Apply, values: list[Value]) -> Value:
-    """Products and powers of n are kept: abs(a * b) = abs(a) * abs(b)."""
+    """Powers of n are kept."""
     value = unlisted(values[0])
     if isinstance(value, Replicated):
         return Replicated(value.power)
-    is_float = node.outputs[0].type.numpy_dtype.kind == "f"  # integers wrap below zero
-    is_kept = isinstance(value, Sharded) or (_is_prod(value) and is_float)
-    return value if is_kept else independent(values)
+    return value if isinstance(value, Sharded) else independent(values)
 
 
 def _pow(node: Apply, values: list[Value]) -> Value:
-    """Small integer powers keep products and powers of n; others are any function."""
+    """Small integer powers keep powers of n; others are any function."""
     base, *others = map(unlisted, values)
     exponent = others[0] if others else constant(2)  # a square
-    power = exponent.number if isinstance(exponent, Replicated) else None
-    if power is not None and power == int(power) and 1 <= power <= 8:
-        scaled = isinstance(base, (Sharded, Replicated)) and base.power != 0
-        if scaled or _is_prod(base):
-            return product([base] * int(power))
+    power: Any = exponent.number if isinstance(exponent, Replicated) else None
+    is_scaled = isinstance(base, (Sharded, Replicated)) and base.power != 0
+    if is_scaled and power in range(1, 9):
+        return product([base] * int(power))
     return independent(values)
-
-
-def _is_prod(value: Value) -> bool:
-    return isinstance(value, Partial) and value.op == "prod"
 
 
 _SCALAR: dict[type, ScalarRule] = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytensor.tensor as pt
 from pytensor.compile.builders import OpFromGraph
@@ -130,64 +130,6 @@ def choice_of_real(padder: Padder, node: Apply, values: list[Value]) -> Made:
     return Made(made, if_else(node, given))
 
 
-class _Step:
-    """A step of a scan, with the values of its inputs in `known`.
-
-    `values` are those of the scan's inputs. `n_traced` is the number of states that the
-    scan stacks over the steps; they come first in `states`.
-    """
-
-    def __init__(
-        self,
-        op: Scan,
-        inner: list[Variable],
-        outputs: list[Variable],
-        values: list[Value],
-    ) -> None:
-        self.op, self.outputs = op, outputs
-        self.known: dict[Variable, Value] = {}
-        for var, value in zip(op.inner_seqs(inner), op.outer_seqs(values), strict=True):
-            self.known[var] = _inside(value)
-        others = zip(op.inner_non_seqs(inner), op.outer_non_seqs(values), strict=True)
-        self.known.update(others)
-        states = _carried(op, inner, outputs, values)
-        self.n_traced = len(states) - op.info.n_untraced_sit_sot
-        self.states = [
-            state._replace(value=_inside(state.value)) if i < self.n_traced else state
-            for i, state in enumerate(states)
-        ]
-
-    def settle(
-        self, infer_step: Callable[[dict[Variable, Value]], dict[Variable, Value]]
-    ) -> dict[Variable, Value]:
-        """Return values of the step's variables that hold at every step.
-
-        Repeats `infer_step` until the values of the states no longer change; raises
-        `Refused` if they always do.
-        """
-        for _ in range(2 + 2 * len(self.states)):
-            for state in self.states:
-                self.known.update(dict.fromkeys(state.taps, state.value))
-            found = infer_step(self.known)
-            before, self.states = self.states, []
-            for state in before:
-                news = [found[var] for var in state.news]
-                value = _either([state.value, *news])
-                self.states.append(state._replace(value=value))
-            if self.states == before:
-                return found
-        raise Refused("carries a value that is something else at every step")
-
-    def results(self, found: dict[Variable, Value]) -> list[Value]:
-        """Return the values of the scan's outputs, given those in a step."""
-        stacked = self.op.inner_nitsot_outs(self.outputs)
-        return [
-            *(_outside(state.value) for state in self.states[: self.n_traced]),
-            *(_outside(found[var]) for var in stacked),
-            *(state.value for state in self.states[self.n_traced :]),
-        ]
-
-
 @table.placement(Scan, takes_unknown=True)
 def scan(node: Apply, values: list[Value]) -> list[Value]:
     """A loop over another axis than the rows', or one row in each step."""
@@ -197,7 +139,8 @@ def scan(node: Apply, values: list[Value]) -> list[Value]:
     _check_stacked(node, values)
     if not is_replicated(values[0]):
         return _over_rows(node, values)
-    found, results = values_within(node, op.inner_inputs, op.inner_outputs, values)
+    inner, outputs = op.inner_inputs, op.inner_outputs
+    found, results = values_within(node, inner, outputs, values, step_of(outputs))
     if op.info.as_while:
         stops = found[op.inner_outputs[-1]]
         if isinstance(stops, Unknown) or not is_replicated(unlisted(stops)):
@@ -269,17 +212,17 @@ def _check_stacked(node: Apply, values: list[Value]) -> None:
             raise Refused("makes more or fewer steps than it stacks results of")
 
 
-class _Carried(NamedTuple):
+class _State(NamedTuple):
     """A state that a scan carries from step to step."""
 
-    value: Value  # of the buffer; in `_Step.states`, as one step sees it
+    buffer: Value
     taps: list[Variable]  # inputs of the step
     news: list[Variable]  # outputs of the step
 
 
-def _carried(
+def _states(
     op: Scan, inner: list[Variable], outputs: list[Variable], values: list[Value]
-) -> list[_Carried]:
+) -> list[_State]:
     """Return the states of a scan, given its step and the values of its inputs.
 
     In PyTensor's order: mit-mot states come first, untraced ones last.
@@ -290,8 +233,24 @@ def _carried(
         if taken:
             value = values[maps["outer_inp_from_outer_out"][out]]
             news = [outputs[i] for i in maps["inner_out_from_outer_out"][out]]
-            found.append(_Carried(value, [inner[i] for i in taken], news))
+            found.append(_State(value, [inner[i] for i in taken], news))
     return found
+
+
+Values = dict[Variable, Value]
+
+
+def step_of(
+    outputs: list[Variable], rule: NodeRule | None = None
+) -> Callable[[Values], Values]:
+    """Return the function from values of a step's inputs to those of all variables."""
+
+    def infer_step(known: Values) -> Values:
+        found = infer(outputs, known, rule=rule)
+        seen = seen_outside(outputs, found, known)
+        return found | dict(zip(outputs, seen, strict=True))
+
+    return infer_step
 
 
 def values_within(
@@ -299,21 +258,36 @@ def values_within(
     inner: list[Variable],
     outputs: list[Variable],
     values: list[Value],
-    rule: NodeRule | None = None,
-) -> tuple[dict[Variable, Value], list[Value]]:
+    infer_step: Callable[[Values], Values],
+) -> tuple[Values, list[Value]]:
     """Return the values of a step's variables, which hold at every step; and results'.
 
     `inner` and `outputs` are the step's graph, `values` those of the scan's inputs.
+    Repeats `infer_step` until the values of the states no longer change; raises
+    `Refused` if they always do.
     """
-
-    def infer_step(known: dict[Variable, Value]) -> dict[Variable, Value]:
-        found = infer(outputs, known, rule=rule)
-        seen = seen_outside(outputs, found, known)
-        return found | dict(zip(outputs, seen, strict=True))
-
-    step = _Step(node.op, inner, outputs, values)  # type: ignore[arg-type]
-    found = step.settle(infer_step)
-    return found, step.results(found)
+    op: Any = node.op
+    sequences = map(_inside, op.outer_seqs(values))
+    known: Values = dict(zip(op.inner_seqs(inner), sequences, strict=True))
+    known.update(zip(op.inner_non_seqs(inner), op.outer_non_seqs(values), strict=True))
+    states = _states(op, inner, outputs, values)
+    n_traced = len(states) - op.info.n_untraced_sit_sot  # those stacked over the steps
+    now = [state.buffer for state in states]
+    now[:n_traced] = map(_inside, now[:n_traced])
+    for _ in range(2 + 2 * len(states)):
+        for state, value in zip(states, now, strict=True):
+            known.update(dict.fromkeys(state.taps, value))
+        found, before = infer_step(known), now
+        now = [
+            _either([value, *(found[var] for var in state.news)])
+            for state, value in zip(states, before, strict=True)
+        ]
+        if now == before:
+            break
+    else:
+        raise Refused("carries a value that is something else at every step")
+    stacked = [found[var] for var in op.inner_nitsot_outs(outputs)]
+    return found, [*map(_outside, now[:n_traced] + stacked), *now[n_traced:]]
 
 
 @table.padded(Scan)
@@ -324,25 +298,23 @@ def scan_of_real(padder: Padder, node: Apply, values: list[Value]) -> Made:
     if op.info.as_while:
         raise Refused("stops by a condition")
     inner, outputs = inner_graph_of(node)
-    step = _Step(op, inner, outputs, [plain(value) for value in values])
-    tries: list[Padder] = []
+    inside = padder
 
-    def infer_step(known: dict[Variable, Value]) -> dict[Variable, Value]:
+    def infer_step(known: Values) -> Values:
+        nonlocal inside  # that of the last try
         inside = Padder([], pt.lscalar("real_rows"), padder)
         inside.new.update((var, var.type(name=var.name)) for var in inner)
         inside.values.update(known)
         inside.walk(outputs)
-        tries.append(inside)
         return {var: plain(inside.values[var]) for var in outputs}
 
-    found = step.settle(infer_step)
-    inside = tries[-1]
+    exact = [plain(value) for value in values]
+    _, results = values_within(node, inner, outputs, exact, infer_step)
     inputs = [*(inside.new[var] for var in inner), inside.real]
     info = replace(op.info, n_non_seqs=op.info.n_non_seqs + 1)  # how many are real
     again = scan_of(op, inputs, [inside.new[var] for var in outputs], info)
     given = [padder.new[var] for var in node.inputs]
-    made = again.make_node(*given, padder.real).outputs
-    return Made(made, step.results(found))
+    return Made(again.make_node(*given, padder.real).outputs, results)
 
 
 @table.length(Scan)

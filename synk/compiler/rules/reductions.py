@@ -262,8 +262,6 @@ def cumulative(node: Apply, values: list[Value]) -> Value:
     """Along other axes than the rows', for each row; it is linear in sums."""
     value = unlisted(values[0])
     axis = node.op.axis
-    if value == Partial("prod") and node.op.mode == "mul":
-        return value
     if isinstance(value, Partial) and value.op == "sum" and node.op.mode == "add":
         return value
     axes = None if axis is None else {axis}
