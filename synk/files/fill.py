@@ -99,28 +99,15 @@ def gather(
 
 
 @compile_kernel
-def _copy_line(source, first, step, flipped, target):
-    if flipped:
-        for x in range(target.size):
-            target[target.size - 1 - x] = source[first + x * step]
-    elif step == 1:
-        line = source[first : first + target.size]
-        for x in range(target.size):
-            target[x] = line[x]
-    else:
-        for x in range(target.size):
-            target[x] = source[first + x * step]
+def _copy_line(source, step, target):
+    for x in range(target.size):
+        target[x] = source[x * step]
 
 
 @compile_kernel
-def _normalise_line(mean, std, flipped, target):
-    if flipped:
-        for x in range(target.size):
-            at = target.size - 1 - x
-            target[at] = (target[at] - mean[x]) / std[x]
-    else:
-        for x in range(target.size):
-            target[x] = (target[x] - mean[x]) / std[x]
+def _normalise_line(mean, std, target):
+    for x in range(target.size):
+        target[x] = (target[x] - mean[x]) / std[x]
 
 
 @compile_kernel
@@ -131,10 +118,18 @@ def _fill_line(source, strides, row, c, y, mean, std, out):
         return
     target = out[row[_PLACE], c, y - top]
     first = row[_INDEX] * strides[0] + c * strides[1] + y * strides[2]
-    _copy_line(source, first + left * strides[3], strides[3], flipped, target)
+    line = source[first + left * strides[3] :]
+    if strides[3] == 1:  # a loop of its own, for vectors
+        _copy_line(line, 1, target)
+    else:
+        _copy_line(line, strides[3], target)
     if mean.size:
         end = left + target.size
-        _normalise_line(mean[c, y, left:end], std[c, y, left:end], flipped, target)
+        _normalise_line(mean[c, y, left:end], std[c, y, left:end], target)
+    if flipped:
+        for x in range(target.size // 2):
+            other = target.size - 1 - x
+            target[x], target[other] = target[other], target[x]
 
 
 @compile_kernel
