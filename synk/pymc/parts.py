@@ -26,7 +26,7 @@ from ..variables.data import data
 from .axes import Axis
 from .dimensions import Dimensions
 from .rebuilding import rebuilt
-from .substitution import ByRows, NoRows, NotByRows, RowInput, Way
+from .substitution import ByRows, NoRows, NotByRows, RowInput
 from .terms import shown
 
 
@@ -89,9 +89,9 @@ class DensitySettings(NamedTuple):
 class SharedTerms:
     """Terms of a density that ranks share, by rows along one dimension.
 
-    `terms` are indices of `dimensions.sums`. `exchanged` has the computations for which
-    ranks need rows of other ranks. Raises NotByRows or SplitError if ranks cannot share
-    the terms in this `way`.
+    `terms` are indices of `dimensions.sums`. With `exchanges` ranks may need rows of
+    other ranks; `exchanged` has the computations for which they do. Raises NotByRows or
+    SplitError if ranks cannot share the terms.
     """
 
     def __init__(
@@ -100,29 +100,27 @@ class SharedTerms:
         dimension: Axis,
         terms: Sequence[int],
         settings: DensitySettings,
-        way: Way,
+        exchanges: bool,
     ) -> None:
         point, self._settings = settings.point, settings
-        scatters, exchanges, replicates = way
-        n = dimensions.lengths[dimension]
         along = [v for v in point.shapes if dimensions.along(v, dimension)]
-        twice = [v for v in along if len(dimensions.along(v, dimension)) > 1]
-        if scatters and twice:
+        aside: dict[Variable, Variable] = {}
+        if exchanges:
+            # As long as the rows, a variable may meet them unnoticed.
+            n, makers = dimensions.lengths[dimension], dimensions.makers(dimension)
+            # Stand-ins whose types do not fix the number of rows, as they meet rows.
+            aside = {
+                v: _open(v, shape, None if v in makers else n)
+                for v, shape in point.shapes.items()
+                if v in along or n in shape or v in makers
+            }
+        elif twice := [v for v in along if len(dimensions.along(v, dimension)) > 1]:
             raise NotByRows(f"{shown(twice[0])} has all rows beside all rows")
-        if not scatters:  # as long as the rows, a variable may meet them unnoticed
-            along = [v for v, shape in point.shapes.items() if v in along or n in shape]
-        if replicates:
-            along = []
-        makers = dimensions.makers(dimension) if exchanges and not replicates else []
-        along += [v for v in makers if v in point.shapes and v not in along]
-        rest, self._entries = point.without(along)
+        rest, self._entries = point.without([*along, *aside])
         vector, whole = rest.symbolic()
-        # Stand-ins whose types do not fix the number of rows, as they meet rows.
-        aside = {} if scatters else {v: _open(v, point.shapes[v], n) for v in along}
-        aside |= {v: _open(v, point.shapes[v]) for v in along if v in makers}
         self._aside = list(aside)
         stands = {**settings.others, **whole, **(aside or {var: var for var in along})}
-        made = ByRows(dimensions, dimension, terms, stands, way)
+        made = ByRows(dimensions, dimension, terms, stands, exchanges)
         if not made.data:
             raise NoRows("data are alike in all rows")  # nothing to scatter
         self._given, self._free = made.data, made.free

@@ -14,20 +14,13 @@ from .arranging import arranged
 from .axes import Axis
 from .dimensions import Dimension, Dimensions
 from .parts import DensitySettings, SharedTerms
-from .substitution import NoRows, NotByRows, Way
+from .substitution import NoRows, NotByRows
 from .terms import Term, without_present_lines
 
 LOST = (WorkerDied, RankTimeout, StateError)
 """Errors that mean that ranks are missing, or too slow, whatever they compute."""
 
 _REFUSALS = (NotByRows, SplitError)
-
-WAYS = (
-    *(Way(), Way(scatters=False)),
-    *(Way(scatters=False, exchanges=True), Way(False, True, replicates=True)),
-)
-"""Ways that are tried in this order, the cheapest first."""
-
 
 LEAST = 50_000
 """A further dimension gets a part if a call computes as many elements along it."""
@@ -145,12 +138,15 @@ class Sharing:
     def _tried(
         self, dimension: Axis, terms: list[int]
     ) -> tuple[SharedTerms | None, Exception | None]:
-        """Return a part of these terms by the first way that works; or an error."""
+        """Return a part of these terms, or an error.
+
+        The part exchanges rows only if it cannot be made without.
+        """
         error: Exception | None = None
-        for way in WAYS:
+        for exchanges in (False, True):
             try:
                 made = SharedTerms(
-                    self.dimensions, dimension, sorted(terms), self._settings, way
+                    self.dimensions, dimension, sorted(terms), self._settings, exchanges
                 )
                 if self._settings.begins:
                     made.add(self._settings.start, self._settings.start.copy())
@@ -158,7 +154,7 @@ class Sharing:
             except LOST:
                 raise
             except Exception as found:
-                # A refusal says more than an error in another way.
+                # A refusal says more than another error.
                 if error is None or isinstance(found, _REFUSALS):
                     error = found
         return None, error
