@@ -161,48 +161,40 @@ class Line(NamedTuple):
 
 
 class Plane:
-    """Boxes and lines of text: one is 1 high, a rank's lane 1 wide, y goes down."""
+    """Boxes and lines of text: one is 1 high, a rank's lane 1 wide, y goes down.
 
-    def __init__(self, lanes: int) -> None:
-        self.lanes, self.height, self.boxes = lanes, 1.0, list[Box]()
+    `letters` is the length of the longest text.
+    """
+
+    def __init__(self, facts: Facts) -> None:
+        self.lanes = lanes = _lanes(facts)
+        self.height, self.boxes = 1.0, list[Box]()
         self.texts = [Line(i + 0.35, 0.5, str(i), True) for i in range(lanes)]
-
-    @property
-    def letters(self) -> int:
-        """The length of the longest text."""
-        return max(len(line.text) for line in self.texts)
-
-
-def _plane(facts: Facts) -> Plane:
-    lanes = _lanes(facts)
-    made = Plane(lanes)
-    for block in _blocks(facts):
-        lines = [
-            line
-            for text in block.texts
-            for line in textwrap.wrap(text, _LETTERS, subsequent_indent="  ")
-        ]
-        top, high = made.height, 1.0 + len(lines)
-        colour = _COLOURS[block.kind]
-        if block.kind == "meeting":
-            made.boxes.append(Box(0.1, top + 0.1, lanes - 0.2, high - 0.2, colour))
-        else:
-            made.boxes += [
-                Box(rank + 0.2, top + 0.1, 0.6, high - 0.2, colour)
-                for rank in range(1 if block.kind == "end" else lanes)
+        for block in _blocks(facts):
+            lines = [
+                line
+                for text in block.texts
+                for line in textwrap.wrap(text, _LETTERS, subsequent_indent="  ")
             ]
-        made.texts.append(Line(lanes + 0.4, top + 0.5, block.title, True))
-        made.texts += [
-            Line(lanes + 0.8, top + 1.5 + i, line) for i, line in enumerate(lines)
-        ]
-        made.height += high + 0.2
-    return made
+            top, high = self.height, 1.0 + len(lines)
+            boxes = [(rank + 0.2, 0.6) for rank in range(lanes)]
+            if block.kind == "meeting":
+                boxes = [(0.1, lanes - 0.2)]
+            elif block.kind == "end":
+                del boxes[1:]
+            colour = _COLOURS[block.kind]
+            self.boxes += [Box(x, top + 0.1, w, high - 0.2, colour) for x, w in boxes]
+            self.texts.append(Line(lanes + 0.4, top + 0.5, block.title, True))
+            for i, line in enumerate(lines):
+                self.texts.append(Line(lanes + 0.8, top + 1.5 + i, line))
+            self.height += high + 0.2
+        self.letters = max(len(line.text) for line in self.texts)
 
 
 def as_svg(facts: Facts) -> str:
     """Return a ``div`` with the drawing. It is well-formed XML."""
     high, wide, letter = 18, 22, 7.4  # pixels of a line, a lane, a letter
-    made = _plane(facts)
+    made = Plane(facts)
     width = wide * (made.lanes + 1) + letter * made.letters
     said = "; ".join(line.text for line in made.texts[made.lanes :])
     parts = [
@@ -233,7 +225,7 @@ _HIGH, _WIDE, _LETTER = 0.2, 0.25, 0.075
 
 def size(facts: Facts) -> tuple[float, float]:
     """Return the size of a figure with room for the drawing, in inches."""
-    made = _plane(facts)
+    made = Plane(facts)
     width = _WIDE * (made.lanes + 1) + _LETTER * made.letters
     return max(4.0, width), max(1.5, _HIGH * (made.height + 2))
 
@@ -242,7 +234,7 @@ def draw(facts: Facts, ax: Any) -> None:
     """Draw the stages with matplotlib."""
     from matplotlib.patches import Rectangle
 
-    made = _plane(facts)
+    made = Plane(facts)
     ax.set_axis_off()
     ax.set_xlim(0, made.lanes + 1 + made.letters * _LETTER / _WIDE)
     ax.set_ylim(made.height, 0)

@@ -45,17 +45,10 @@ def explain(
 ) -> Explanation:
     """Return the explanation of a function, with its plan and, after calls, its times.
 
-    Parameters
-    ----------
-    title : the function's name
-    spec : its specification
-    programs : the master's
-    in_session : whether ranks of the present session have the function
-    timed : a serial run, if one was measured
-    variables : how ranks hold its shared variables
-    plans : the plan of its calls, and the measurements of `synk.tune`
-    alone : the times of calls that rank 0 has made alone
-    graph : whether the explanation draws the stages
+    `programs` are the master's, and `in_session` is whether ranks of the present
+    session have the function. `timed` is a serial run, if one was measured, `variables`
+    how ranks hold the shared variables, `plans` the plan of calls, and what `synk.tune`
+    has measured. `alone` has the times of calls that rank 0 has made alone.
     """
     stages = stage_facts(spec, programs)
     all_known = SESSION.state == "running" and in_session
@@ -65,11 +58,11 @@ def explain(
         serial = facts.Serial(timed.seconds * 1e3, timed.rows, timed.cores)
     if programs.times.counted + programs.times.left_out:
         calls = _calls(programs, all_known, stages, spent)
-    speed_up, lost, verdict = conclude(calls, serial)
+    compared = calls, serial
     if programs.exchanges is not None:
         exchanges = _exchanges(programs.exchanges, spent)
-        # No speed-up: with one rank, a training rule would make other steps.
-        speed_up, lost, verdict = conclude(None, None)
+        compared = None, None  # with one rank, a training rule would make other steps
+    speed_up, lost, verdict = conclude(*compared)
     plan, measured = plans
     of_outputs, of_updates = bits_of(spec, plan)
     last = programs.blocks.last

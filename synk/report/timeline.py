@@ -33,15 +33,14 @@ from .words import count
 
 
 class TraceOfRank(NamedTuple):
-    """A rank's part of a trace: events as tuples, and the number of dropped events.
+    """A rank's part of a trace.
 
-    `between` has the same for a node's exchanges with other nodes, on its master; None
-    on other ranks. `clocks` has comparisons of the nodes' clocks at the end, on rank 0.
+    `between` has a node's exchanges with other nodes, on its master; None on other
+    ranks. `clocks` has comparisons of the nodes' clocks at the end, on rank 0.
     """
 
-    events: list[tuple]
-    dropped: int
-    between: tuple[list[tuple], int] | None = None
+    own: Tracer
+    between: Tracer | None = None
     clocks: Sequence[Sample] = ()
 
 
@@ -141,28 +140,23 @@ def worker_start_trace(context: RankContext, limit: int) -> list[Sample]:
 
 def worker_stop_trace(context: RankContext) -> TraceOfRank:
     """Stop keeping events; return those kept."""
-    tracer, of_node = _stop(context)
-    own = ([], 0) if tracer is None else _as_tuples(tracer)
-    between_nodes = None if of_node is None else _as_tuples(of_node)
-    return TraceOfRank(*own, between_nodes, _compare_clocks(context))
+    own, link = context.tracer, _link(context)
+    assert own is not None
+    between_nodes = None if link is None else link.tracer
+    _stop(context)
+    return TraceOfRank(own, between_nodes, _compare_clocks(context))
 
 
-def _stop(context: RankContext) -> tuple[Tracer | None, Tracer | None]:
-    """Remove this rank's tracer, and that between nodes, and return both."""
-    tracer, context.tracer, of_node = context.tracer, None, None
+def _stop(context: RankContext) -> None:
+    """Remove this rank's tracer, and that between nodes."""
+    context.tracer = None
     if (link := _link(context)) is not None:
-        of_node, link.tracer = link.tracer, None
-    return tracer, of_node
+        link.tracer = None
 
 
 def _link(context: RankContext) -> Any:
     """Return the link between masters of several nodes, on a master; else None."""
     return getattr(context.comm, "link", None)
-
-
-def _as_tuples(tracer: Tracer) -> tuple[list[tuple], int]:
-    """Return events as plain tuples, and the number of dropped events."""
-    return list(map(tuple, tracer.events)), tracer.dropped
 
 
 def _compare_clocks(context: RankContext) -> list[Sample]:
@@ -179,7 +173,7 @@ def _collect(tracer: Tracer, pool: Pool) -> tuple[list[TraceOfRank], str | None]
         trouble = "synk was forked anew within the block"
     except SynkError as error:
         trouble = str(error)
-    return [TraceOfRank(*_as_tuples(tracer))], trouble
+    return [TraceOfRank(tracer)], trouble
 
 
 # -- the file
@@ -216,17 +210,17 @@ def _document(
         if not rank or owners[rank - 1] != node:
             role = f" (master of node {node})" if rank else " (master)"
             events += _named_process(node, nodes, process)
-        rows = [(rank, label, label + role, of_rank.events, of_rank.dropped)]
+        rows = [(rank, label, label + role, of_rank.own)]
         if of_rank.between is not None:
             label = f"node {node}"
             name = f"{label}, with other nodes"
-            rows.append((size + node, label, name, *of_rank.between))
-        for thread, label, name, found, lost in rows:
-            dropped[label] = lost
+            rows.append((size + node, label, name, of_rank.between))
+        for thread, label, name, tracer in rows:
+            dropped[label] = tracer.dropped
             place = {"pid": process, "tid": thread}
             events.append(_metadata("thread_name", place, name=name))
             events.append(_metadata("thread_sort_index", place, sort_index=thread))
-            events += _of_row(found, place, clock, began)
+            events += _of_row(tracer.events, place, clock, began)
     other = {"ranks": size, "limit per rank": limit, "dropped": dropped}
     if several:
         other["nodes"] = _facts_of_nodes(nodes, clocks)
@@ -250,16 +244,14 @@ def _metadata(what: str, place: dict[str, int], **args: Any) -> dict[str, Any]:
 
 
 def _of_row(
-    events: list[tuple],
+    events: list[TraceEvent],
     place: dict[str, int],
     clock: Callable[[float], float],
     began: float,
 ) -> Iterator[dict[str, Any]]:
     """Yield a row's events; `clock` converts the row's times to those of node 0."""
-    found = [TraceEvent(*event) for event in events]
     # Of events with one start, the format wants enclosing ones first.
-    found.sort(key=lambda event: (event.start, -event.end))
-    for event in found:
+    for event in sorted(events, key=lambda event: (event.start, -event.end)):
         times = clock(event.start), clock(event.end)
         # Rounded to whole nanoseconds, which keeps nested events nested.
         start, end = (round((time - began) * 1e9) for time in times)
