@@ -31,16 +31,14 @@ MOST = 12
 """The most parts into which one term is divided."""
 
 
-def arranged(
-    total: Variable, free: Mapping[Variable, Sequence[int]], check: type
-) -> list[Variable]:
+def arranged(total: Variable, free: Mapping[Variable, Sequence[int]]) -> list[Variable]:
     """Return a term as terms, which add up to it, with entries arranged as the data.
 
     Returns the term itself if nothing changes. `free` has the shapes of the free
-    variables; `check` is PyMC's Op that checks parameters.
+    variables.
     """
     (copied,) = clone([], [total], copy_inputs=False, copy_orphans=False)[1]
-    how = _Arranging(free, check)
+    how = _Arranging(free)
     numbered = any(
         isinstance(node.op, ARange) and node.outputs[0] in how.computed
         for node in io_toposort([], [copied])
@@ -69,9 +67,8 @@ _long_enough = Assert("an array that is convolved is shorter than the kernel")
 
 
 class _Arranging:
-    def __init__(self, free: Mapping[Variable, Sequence[int]], check: type) -> None:
-        self.computed = Computed(list(free))
-        self._free, self._check = free, check
+    def __init__(self, free: Mapping[Variable, Sequence[int]]) -> None:
+        self.computed, self._free = Computed(list(free)), free
 
     def visit(self, node: Apply, inputs: list[Variable]) -> list[Variable] | None:
         if node.outputs[0] not in self.computed:
@@ -223,7 +220,7 @@ class _Arranging:
                 return []
             end = start + counted
             index = np.arange(start, end) if is_known else pt.arange(start, end)
-            lifting = Lifting(self.computed, 1, (node, k), self._check)
+            lifting = Lifting(self.computed, 1, (node, k))
             taken = lifting.of(values, {axis: index})
             if joined in set(ancestors([taken])):
                 return []

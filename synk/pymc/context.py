@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 import pytensor
+from pymc import modelcontext
 from pytensor.tensor.random.type import RandomType
 
 from ..choice.plan import GroupPlan
@@ -31,13 +32,19 @@ from ..report.words import count
 from ..user_frames import callers_level
 from .density import Density, Plain
 from .in_graphs import LogpOfRanks, plain_of
-from .make import decide, nothing_shared, rows_if_tiny, serial_terms, values_of
+from .make import (
+    LITTLE,
+    decide,
+    nothing_shared,
+    rows_if_tiny,
+    serial_terms,
+    values_of,
+)
 from .names import (
     TAKE_OPS,
     ForSteps,
     Sampling,
     asking_module,
-    model_or_context,
     other_sampler,
     paths_in_turn,
     replaced_chain_runner,
@@ -51,15 +58,6 @@ from .nutpie import compiled
 from .sharing import LOST, words
 from .terms import DRAWN, shared_in
 
-SHORT = 150e-6
-"""Seconds: a call that takes one core no longer than this is not faster on ranks."""
-
-OF_ELEMENT = 2e-9
-"""Seconds to compute one element of a density and its gradient, roughly."""
-
-USES = 30
-"""The most elements that a call is assumed to compute for each number of its data."""
-
 SO_LITTLE = "one rank is faster for so little"
 
 
@@ -72,7 +70,7 @@ class Parallel:
     """
 
     def __init__(self, model: Any, serial: bool | None, mode: Any, quiet: bool) -> None:
-        self._model = model_or_context(model)
+        self._model = modelcontext(model)
         self._serial, self._mode, self._quiet = serial, mode, quiet
         self._raises = serial is False  # errors of ranks, rather than compute serially
         self._made: dict[Any, tuple[Density | None, str]] = {}
@@ -96,7 +94,7 @@ class Parallel:
         self._plain = model.logp_dlogp_function
         with contextlib.ExitStack() as stack:
             self._stack, self._leading = stack, contextlib.ExitStack()
-            if self._raises or self._rows_if_tiny(model) is None:
+            if self._raises or rows_if_tiny(model) is None:
                 self._fork()
             stack.enter_context(model)
             stack.enter_context(replaced_nutpie("compile_pymc_model", self._for_nutpie))
@@ -109,10 +107,6 @@ class Parallel:
                 yield self
             finally:
                 vars(model).pop("logp_dlogp_function", None)
-
-    def _rows_if_tiny(self, model: Any) -> int | None:
-        """Return the number of rows, if a call is too short for ranks; else None."""
-        return rows_if_tiny(model, SHORT / OF_ELEMENT / USES)
 
     def _fork(self) -> None:
         """Fork ranks until the block ends, if there is no session."""
@@ -245,7 +239,7 @@ class Parallel:
             return None
         if not any(density is each for each in self._settled):
             if not self._raises:
-                density.on_error(plain, self._warn)
+                density.fallback = plain, self._warn
             self._settled.append(density)
         self._plan = found.plan
         gain = ""
@@ -257,7 +251,7 @@ class Parallel:
 
     def _is_for_one(self, model: Any) -> bool:
         """Return whether a model has so few numbers that PyMC computes it."""
-        rows = None if self._raises else self._rows_if_tiny(model)
+        rows = None if self._raises else rows_if_tiny(model)
         if rows is None:
             return False
         self.rows = rows
@@ -273,7 +267,7 @@ class Parallel:
         **what: Any,
     ) -> tuple[Density | None, str]:
         """Return a density and "", or None and why ranks do not compute it."""
-        what |= {"at_least": 0 if self._raises else SHORT / OF_ELEMENT}
+        what |= {"at_least": 0 if self._raises else LITTLE}
         what |= {"begins": True, "raises": self._raises}
         try:
             with self._asking():
@@ -466,18 +460,17 @@ def _why_plain(
     tempered: bool, ravel_inputs: bool | None, kwargs: Mapping[str, Any]
 ) -> str:
     """Return why these arguments of `logp_dlogp_function` need PyMC; "" if not."""
-    dtype = kwargs.get("dtype")
-    unknown = kwargs.keys() - {"mode", "dtype", "casting", "compute_grads"}
-    how = ""
     if tempered:
         return "a tempered log-density is computed serially"
-    if not ravel_inputs:
-        how = "with ravel_inputs=False"
-    elif dtype not in (None, pytensor.config.floatX):
-        how = f"in {dtype}"
-    elif unknown or not kwargs.get("compute_grads", True):
-        how = f"for {', '.join(sorted(unknown or {'compute_grads'}))}"
-    return how and f"{how} the log-density is computed serially"
+    given = {"ravel_inputs": ravel_inputs, **kwargs}
+    dtypes = None, pytensor.config.floatX
+    usual = {"ravel_inputs": [True], "dtype": dtypes, "compute_grads": [True]}
+    how = ", ".join(
+        f"{name}={value}"
+        for name, value in given.items()
+        if name not in ("mode", "casting") and value not in usual.get(name, [])
+    )
+    return how and f"with {how} the log-density is computed serially"
 
 
 def _by_itself(who: str) -> str:

@@ -18,7 +18,6 @@ from ..choice.plan import Plan, Predicted
 from ..errors import StateError, WorkerDied
 from ..ranks.groups import RankGroups
 from ..ranks.session import SESSION
-from .names import check_op
 from .parts import DensitySettings, Point, SerialTerms, SharedTerms
 from .sharing import LOST, Sharing, words
 from .terms import Terms, are_same, hidden_in
@@ -69,8 +68,9 @@ class Density:
         self._lock = threading.Lock()
         # Groups of ranks: each process forked from the script leads one of them.
         self.groups: RankGroups | None = None
-        self._instead: Callable[[], Plain] | None = None
-        self._warn: Callable[[str], None] = print
+        # After an error in a call: what makes the serial function that computes from
+        # then on, and a function that is called with a warning's text.
+        self.fallback: tuple[Callable[[], Plain], Callable[[str], None]] | None = None
         self._plain: Plain | None = None
         terms = Terms(model, terms_of, jacobian)
         # Names of foreign Ops, which may contain data that synk cannot see.
@@ -90,7 +90,7 @@ class Density:
                 shared = pytensor.shared(value, f"{var.name}_shared__", shape=ones)
                 self.others[str(var.name)] = stands[var] = shared
         settings = DensitySettings(
-            *(self.point, self.start, shapes, stands, check_op(), model.check_bounds),
+            *(self.point, self.start, shapes, stands, model.check_bounds),
             *(mode, f"logp_dlogp_{model.name or 'model'}", at_least, begins, raises),
         )
         sharing = Sharing(terms.all, settings).arranged()
@@ -199,22 +199,16 @@ class Density:
             except LOST:
                 raise
             except Exception as error:
-                if self._instead is None:
+                if self.fallback is None:
                     raise
                 failed = error
-            plain = self._instead()
+            make, warn = self.fallback
+            plain = make()
             found = plain(values)  # raises as well if the model is at fault
             why = words(failed)
-            self._warn(f"the log-density is computed serially from here on, as {why}")
+            warn(f"the log-density is computed serially from here on, as {why}")
             self._plain = plain
             return found
-
-    def on_error(self, plain: Callable[[], Plain], tell: Callable[[str], None]) -> None:
-        """Set a fallback: after an error in a call, a serial function computes.
-
-        `plain` makes that function, and `tell` is called with a warning's text.
-        """
-        self._instead, self._warn = plain, tell
 
     def _computed_by_ranks(self, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return the log-density and gradient; a group repeats this if a rank dies."""

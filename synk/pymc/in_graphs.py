@@ -22,7 +22,7 @@ from pytensor.graph.op import Op
 from pytensor.graph.replace import graph_replace
 
 from .density import Plain
-from .parts import Point
+from .parts import Point, with_gradients
 from .terms import are_same, shared_in
 
 disconnected_type = DisconnectedType()
@@ -137,20 +137,13 @@ def plain_of(
 
     `graph` is a log-density of `values`. The function returns it and its gradient.
     """
-    gradients: Any = pytensor.grad(graph, list(values), disconnected_inputs="ignore")
-    given = {"inputs": list(values), "point_fn": False, "on_unused_input": "ignore"}
-    compute = model.compile_fn([graph, *gradients], mode=mode, **given)
     start = model.initial_point(0)
     shapes = {var: np.shape(start[var.name]) for var in values}
-    places = Point(shapes, pytensor.config.floatX)
-
-    def plain(point: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        logp, *found = compute(
-            *(np.asarray(places.value(v, point), v.type.dtype) for v in values)  # type: ignore[attr-defined]
-        )
-        return logp, np.concatenate([np.empty(0), *map(np.ravel, found)])
-
-    return plain
+    vector, parts = Point(shapes, pytensor.config.floatX).symbolic()
+    made: Any = graph_replace([graph], parts, strict=False)
+    given = {"inputs": [vector], "point_fn": False, "on_unused_input": "ignore"}
+    outputs = with_gradients(made, list(parts.values()))
+    return model.compile_fn(outputs, mode=mode, **given)
 
 
 def _is_disconnected(gradient: Any) -> bool:

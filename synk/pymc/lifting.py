@@ -37,6 +37,7 @@ from ..compiler.cloning import inlined
 from ..compiler.domain import Refused
 from ..compiler.rules.base import TAKING, split_axis
 from ..compiler.rules.index import entries_of_index, layout
+from .names import Check
 from .rebuilding import rebuilt, remade
 
 Index = Mapping[int, Any]
@@ -67,20 +68,14 @@ class Lifting:
     ----------
     computed : the variables that depend on free variables
     ndim : the number of axes of an index's arrays
-    part : a node that joins parts, and the number of the part that the index takes
-    check : PyMC's Op around a density that checks parameters
+    part : a node that joins parts, and the number of the part that the index takes,
+        through checks of parameters as well
     """
 
     def __init__(
-        self,
-        computed: Computed,
-        ndim: int,
-        part: tuple[Apply, int] | None = None,
-        check: type | None = None,
+        self, computed: Computed, ndim: int, part: tuple[Apply, int] | None = None
     ) -> None:
-        self._computed, self._part = computed, part
-        self._check: tuple[type, ...] = (check,) if check else ()
-        self._n = ndim
+        self._computed, self._n, self._part = computed, ndim, part
         self._known: dict[Any, Any] = {}
         self.meets_data = False
 
@@ -100,7 +95,7 @@ class Lifting:
             return _indexed(var, index)
         for kind, rule in (
             (Elemwise, self._elementwise),
-            (self._check, self._checked),
+            (Check if self._part else (), self._checked),
             (DimShuffle, self._shuffled),
             (Dot, self._product),
             (CAReduce, self._reduced),

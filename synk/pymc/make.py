@@ -22,6 +22,7 @@ from time import perf_counter
 from typing import Any, NamedTuple
 
 import numpy as np
+from pymc import modelcontext
 from pytensor.compile import SharedVariable
 from pytensor.graph.basic import Constant
 from pytensor.graph.traversal import ancestors
@@ -37,13 +38,13 @@ from ..report.facts import PlanTimes
 from ..report.words import plan_table
 from ..user_frames import callers_level
 from .density import BY_PYMC, BY_RANKS, Density
-from .names import model_or_context, vector_function
+from .names import vector_function
 from .terms import value_of
 
 
 def make(model: Any, variables: Sequence[Any] | None, mode: Any) -> Density:
     """Return the density for `synk.pymc.logp_dlogp`; warn of serial terms."""
-    model = model_or_context(model)
+    model = modelcontext(model)
     values = values_of(model, variables)
     made = _shared(model, values, model.initial_point(0), mode)
     if made.refused:
@@ -61,7 +62,7 @@ def _shared(model: Any, values: list[Any], start: Any, mode: Any) -> Density:
 
 def tune(model: Any, mode: Any) -> list[PlanTimes]:
     """Measure a model's density; see `synk.pymc.tune`."""
-    model = model_or_context(model)
+    model = modelcontext(model)
     if "logp_dlogp_function" in vars(model):  # replaced by the block
         raise ValueError("tune a model before a block of synk.pymc.parallel, not in it")
     values, start = values_of(model, None), model.initial_point(0)
@@ -142,6 +143,12 @@ def _listed(faults: Mapping[str, str]) -> str:
 
 # -- who computes in a block
 
+LITTLE = 75_000
+"""A call that computes fewer elements, at some 2 ns each, is not faster on ranks."""
+
+TINY = LITTLE / 30
+"""So few numbers are too little in any case: a call uses each 30 times at most."""
+
 FEW = 2
 """Ranks compute if this many, with one core each, are faster than PyMC on one core."""
 
@@ -193,8 +200,8 @@ def decide(density: Density, chains: int, at_most: int) -> Decision:
     return Decision(False, plan, FEW, few.by_pytensor / few.by_ranks)
 
 
-def rows_if_tiny(model: Any, few: float) -> int | None:
-    """Return the number of rows of a model, or None if it has more than `few` numbers.
+def rows_if_tiny(model: Any) -> int | None:
+    """Return the number of rows of a model, or None if it has more than `TINY` numbers.
 
     This counts the numbers of the data and of the free variables. None also if their
     types do not fix their shapes.
@@ -208,7 +215,7 @@ def rows_if_tiny(model: Any, few: float) -> int | None:
     shapes += [var.type.shape for var in model.value_vars]
     if any(length is None for shape in shapes for length in shape):
         return None
-    if sum(math.prod(shape) for shape in shapes) > few:
+    if sum(math.prod(shape) for shape in shapes) > TINY:
         return None
     return max((shape[0] for shape in map(_shape, values) if shape), default=0)
 

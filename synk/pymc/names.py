@@ -1,7 +1,6 @@
 """All that synk uses of PyMC's and nutpie's internals, in one place.
 
-It works with PyMC 5.28 to 6.4, and ``test_pymc_names.py`` fails if names move. The
-functions import PyMC when they are called.
+It works with PyMC 5.28 to 6.4, and ``test_pymc_names.py`` fails if names move.
 """
 
 from __future__ import annotations
@@ -18,25 +17,15 @@ from types import FrameType
 from typing import Any, NamedTuple
 
 import pytensor
+from pymc import Model
+from pymc.logprob.utils import CheckParameterValue
+from pymc.sampling import mcmc
 from pytensor.link.jax.linker import JAXLinker
 
+Check: type = CheckParameterValue
+"""The Op around a density that checks its parameters.
 
-def check_op() -> type:
-    """Return the class of PyMC's Op around a density that checks its parameters.
-
-    Its attribute ``can_be_replaced_by_ninf`` says if a failed check may give -inf.
-    """
-    from pymc.logprob.utils import CheckParameterValue
-
-    return CheckParameterValue
-
-
-def model_or_context(model: Any) -> Any:
-    """Return a model, by default that of the ``with`` block."""
-    from pymc import modelcontext
-
-    return modelcontext(model)
-
+Its attribute ``can_be_replaced_by_ninf`` says if a failed check may give -inf."""
 
 SAMPLE = "pymc.sampling.mcmc", "sample"
 """The module and name of the function whose local variables `sampling` reads."""
@@ -93,13 +82,6 @@ def other_sampler() -> str:
     named = _locals_of_sample().get("nuts_sampler")
     ours = "pymc", "nutpie"
     return named if isinstance(named, str) and named not in ours else ""
-
-
-def make_initial_point_fn() -> Callable[..., Any]:
-    """Return PyMC's `make_initial_point_fn`, for the points where chains begin."""
-    from pymc.initial_point import make_initial_point_fn
-
-    return make_initial_point_fn
 
 
 @contextlib.contextmanager
@@ -182,8 +164,6 @@ def replaced_logp(by: Callable[[Callable[..., Any]], Any]) -> AbstractContextMan
 
     It is replaced in the class, as some inference methods copy a model first.
     """
-    from pymc import Model
-
     return _replaced(Model, "logp", by(Model.logp))
 
 
@@ -220,8 +200,6 @@ def replaced_chain_runner(by: Callable[..., Any]) -> AbstractContextManager:
     `by` is called with PyMC's function that runs chains in processes, that which runs
     one after the other, and the number of chains.
     """
-    import pymc.sampling.mcmc as mcmc
-
     plain = mcmc._mp_sample
 
     def chains(*, mp_ctx: Any = None, blas_cores: Any = None, **given: Any) -> Any:

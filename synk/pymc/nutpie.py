@@ -16,15 +16,16 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
+from pymc import modelcontext
+from pymc.initial_point import make_initial_point_fn
 
 from .density import Density, Plain
 from .make import make
-from .names import make_initial_point_fn, model_or_context
 
 
 def nutpie_model(model: Any, mode: Any) -> Any:
     """Return a model for ``nutpie.sample``; see `synk.pymc.nutpie_model`."""
-    model = model_or_context(model)
+    model = modelcontext(model)
     if model.discrete_value_vars:
         names = ", ".join(var.name for var in model.discrete_value_vars)
         raise TypeError(f"nutpie has no steps for discrete variables: {names}")
@@ -51,7 +52,7 @@ def compiled(
 
     if jitter_rvs is None and default_initialization_strategy == "support_point":
         jitter_rvs = set(model.free_RVs)
-    initial_point = make_initial_point_fn()(
+    initial_point = make_initial_point_fn(
         model=model,
         overrides=initial_points,
         default_strategy=default_initialization_strategy,

@@ -25,6 +25,7 @@ from ..errors import SplitError, SplitWarning
 from ..variables.data import data
 from .axes import Axis
 from .dimensions import Dimensions
+from .names import Check
 from .rebuilding import rebuilt
 from .substitution import ByRows, NoRows, NotByRows, RowInput
 from .terms import shown
@@ -73,7 +74,6 @@ class DensitySettings(NamedTuple):
     shapes: Mapping[Variable, tuple[int, ...]]  # of all free variables
     # Free variables outside of the gradient, and shared variables with their values.
     others: Mapping[Variable, Any]
-    check: type  # PyMC's Op that checks parameters
     bounds: bool  # whether parameters are checked
     mode: Any
     name: str
@@ -126,16 +126,14 @@ class SharedTerms:
         self._given, self._free = made.data, made.free
         self._by = [given for given in made.free if given.source in point.shapes]
         of_rows = [given.variable for given in self._by]
-        outputs = _with_gradients(
+        outputs = with_gradients(
             made.sums, list(whole.values()), [*of_rows, *aside.values()]
         )
-        written, checks_rows = _written_out(
-            outputs, made.row_axis, settings.check, settings.bounds
-        )
+        written, checks_rows = _written_out(outputs, made.row_axis, settings.bounds)
         # The outputs with whole conditions, and their function, compiled at need.
         self._whole: list[Variable] = []
         if checks_rows:
-            self._whole, _ = _written_out(outputs, {}, settings.check, settings.bounds)
+            self._whole, _ = _written_out(outputs, {}, settings.bounds)
         self._exact: Any = None
         self._taken = [g.variable for g in (*made.data, *made.free)]
         self._taken_whole = [vector, *aside.values()]
@@ -229,8 +227,8 @@ class SerialTerms:
                 stands[var] = dimensions.sources.holder(var, shape)
         totals = [dimensions.sums[i] for i in terms]
         sums = rebuilt(totals, replace=stands)
-        outputs = _with_gradients(sums, list(whole.values()))
-        outputs, _ = _written_out(outputs, {}, settings.check, settings.bounds)
+        outputs = with_gradients(sums, list(whole.values()))
+        outputs, _ = _written_out(outputs, {}, settings.bounds)
         self._function = pytensor.function(
             [vector], outputs, mode=settings.mode, on_unused_input="ignore"
         )
@@ -258,7 +256,7 @@ def _rows_of(array: np.ndarray, given: RowInput) -> np.ndarray:
     return np.ascontiguousarray(np.moveaxis(array, given.axis, 0), dtype)
 
 
-def _with_gradients(
+def with_gradients(
     sums: Sequence[Variable], whole: list[Variable], others: Sequence[Variable] = ()
 ) -> list[Variable]:
     """Return the sum of terms, its gradient by `whole` as a vector, and by `others`."""
@@ -289,27 +287,16 @@ def _with_gradients(
 
 
 def _written_out(
-    graph: Sequence[Variable],
-    row_axis: Mapping[Variable, int],
-    check: type,
-    bounds: bool,
+    graph: Sequence[Variable], row_axis: Mapping[Variable, int], bounds: bool
 ) -> tuple[list[Variable], bool]:
     """Replace checks of parameters by conditions in the graph, as PyMC does to sample.
 
-    Parameters
-    ----------
-    graph : outputs, of which the first is the log-density
-    row_axis : the axis of the rows, by variable
-    check : PyMC's Op that checks parameters
-    bounds : whether the model checks parameters
-
-    Returns
-    -------
-    The outputs with conditions, and whether some conditions are of single rows. If so,
-    the density may wrongly be NaN.
+    The first output of `graph` is the log-density. `row_axis` has the axis of the rows,
+    by variable, and `bounds` is whether the model checks parameters. Also returns
+    whether some conditions are of single rows. If so, the density may wrongly be NaN.
     """
     rows = dict(row_axis)
-    summed = _additive(graph[0], check)
+    summed = _additive(graph[0])
     bad: list[Any] = []
     are_by_rows = False
 
@@ -319,7 +306,7 @@ def _written_out(
         for old, new in zip(node.inputs, inputs, strict=True):
             if old in rows:
                 rows[new] = rows[old]
-        if not isinstance(op, check):
+        if not isinstance(op, Check):
             return None
         if not bounds:
             return [inputs[0]]
@@ -344,7 +331,7 @@ def _written_out(
     return [total, *others], are_by_rows
 
 
-def _additive(total: Variable, check: type) -> set[Variable]:
+def _additive(total: Variable) -> set[Variable]:
     """Return the variables whose entries are only added up in `total`, or cast."""
     found: set[Variable] = set()
     left = [total]
@@ -356,7 +343,7 @@ def _additive(total: Variable, check: type) -> set[Variable]:
         op: Any = var.owner.op
         if isinstance(op, (Sum, DimShuffle)) or _is(op, Add, Cast):
             left += var.owner.inputs
-        elif isinstance(op, (check, SpecifyShape)):
+        elif isinstance(op, (Check, SpecifyShape)):
             left.append(var.owner.inputs[0])
     return found
 

@@ -66,9 +66,7 @@ class Sharing:
             for i, term in enumerate(self.terms):
                 each = [term.total]
                 if i in looked_at:
-                    each = arranged(
-                        term.total, self._settings.shapes, self._settings.check
-                    )
+                    each = arranged(term.total, self._settings.shapes)
                 terms += [term._replace(total=total) for total in each]
             if terms == list(self.terms):
                 return self
