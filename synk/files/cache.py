@@ -58,7 +58,8 @@ class Cache:
                     os.utime(file.fileno())  # the time of the last use
                 # `_add` does not flush a file to the disk, so after a power failure it
                 # may have zeros.
-                if name not in self._in_use and not _is_whole(file):
+                is_known = name in self._in_use
+                if not is_known and file.read(npy.ARRAY_ALIGN) != _checksum(file):
                     return None
                 found = [map_array(file, place) for place in _places(file)]
         except (OSError, ValueError):  # it is not there, or damaged
@@ -137,10 +138,6 @@ def _write(path: str, arrays: Sequence[np.ndarray]) -> None:
         checksum = _checksum(file)
         file.seek(0)
         file.write(checksum)
-
-
-def _is_whole(file: BinaryIO) -> bool:
-    return file.read(npy.ARRAY_ALIGN) == _checksum(file)
 
 
 def _checksum(file: BinaryIO) -> bytes:

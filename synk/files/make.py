@@ -267,10 +267,13 @@ def table(
     kinds = _dtypes(dtypes, len(inputs))
     if not pieces:
         raise ValueError(f"{files[0]} and all other files have no rows")
-    found = [
-        Column([_final(piece, categories, kept) for piece in of_input], kind)
-        for of_input, kind in zip(by_column, kinds, strict=True)
-    ]
+    found = []
+    for of_input, sources, kind in zip(inputs, by_column, kinds, strict=True):
+        there = tuple((n, categories[n]) for n in of_input if n in categories)
+        for i, piece in enumerate(sources):
+            name = piece.name._replace(categories=there)
+            sources[i] = piece._replace(name=name, cache=kept)
+        found.append(Column(sources, kind))
     rows = _rows(found, None, None, pieces, window)
     rows.categories, rows.kind = categories, "pieces"
     return rows
@@ -283,12 +286,6 @@ def _map_files(files: list[str], scan: Callable[[str], Any]) -> Iterator[Any]:
         return
     with ThreadPoolExecutor(min(16, len(files))) as threads:
         yield from threads.map(scan, files)
-
-
-def _final(piece: Stored, categories: dict[str, tuple], cache: Cache | None) -> Stored:
-    """Return a piece with the values of its categories, and its cache."""
-    there = tuple((n, categories[n]) for n in piece.name.columns if n in categories)
-    return piece._replace(name=piece.name._replace(categories=there), cache=cache)
 
 
 def _sources(files: list[str], names: Sequence[str] | None) -> list[list[Source]]:

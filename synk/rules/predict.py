@@ -185,8 +185,11 @@ class _Clock:
         self._jitter = costs.jitter
         factors = np.exp(costs.spread * self._random.standard_normal(n))
         self._step = costs.step * factors / factors.mean()
-        self.exchange = _of(costs.exchange, n)
-        self.busy = self.exchange if costs.busy is None else _of(costs.busy, n)
+        busy = costs.exchange if costs.busy is None else costs.busy
+        self.exchange, self.busy = (
+            float(cost(n) if callable(cost) else cost)
+            for cost in (costs.exchange, busy)
+        )
         self.times = np.zeros(n)
         self.waited = 0.0
 
@@ -261,8 +264,7 @@ class _Free(_Turns):
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
-        self._events = [(self.step_of(rank), rank) for rank in range(self.n)]
-        heapq.heapify(self._events)
+        self._events = sorted((self.step_of(rank), rank) for rank in range(self.n))
         self._held_up: list[int] = []
         self._moves, self._came = 0, [0] * self.n
         self._going = set(range(self.n))
@@ -297,7 +299,3 @@ class _Free(_Turns):
             return True
         others = (self._came[other] for other in self._going if other != rank)
         return may_come(self._moves, others, most)
-
-
-def _of(cost: float | Callable[[int], float], n: int) -> float:
-    return float(cost(n)) if callable(cost) else float(cost)

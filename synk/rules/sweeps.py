@@ -12,7 +12,6 @@ from __future__ import annotations
 import bisect
 import contextlib
 import hashlib
-import math
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from pathlib import Path
@@ -105,7 +104,6 @@ class Sweeper:
         self._arrays = arrays
         self._summands = centre.given if summands is None else summands
         self._ends = np.cumsum(sizes).tolist()
-        self._group: tuple[float, list[np.ndarray]] = (math.nan, [])
         self._at = np.zeros(WORDS, np.int64)
         self._at[[OWNER, LOOKS, RANK]] = rank + 1, _LOOKS, rank
         self._at[[FIRST_LOCK, FIRST_VALID]] = centre.locks, centre.valid
@@ -172,15 +170,13 @@ class Sweeper:
         share = 1 / self._n if share is None else share  # 0 for a worker without rows
         centre, at = self._centre, self._at
         sweep, is_compiled = _sweep_of(centre.graphs, kind)
-        if self._group[0] != share:
-            scalars = np.asarray([self._n, share], centre.graphs.dtype)
-            self._group = share, [scalars[:1].reshape(()), scalars[1:].reshape(())]
+        group = [np.array(value, centre.graphs.dtype) for value in (self._n, share)]
         given = self._summands if _moves_by_sum(KINDS[kind]) else centre.given
         where: Any = arrays
         if is_compiled:
             where = np.array([address(array) for array in arrays], np.int64)
         states = (*kept.values(), *centre.sides.values())
-        arguments = course.table, course.segments, where, given, *self._group[1]
+        arguments = course.table, course.segments, where, given, *group
         at[NEXT], at[HELD] = 0, 0 if is_locked else -1
         at[TURNED] = centre.turned(course.blocks[0].fragment) if course.blocks else 0
         while not sweep(at, centre.words, *arguments, *states):

@@ -15,7 +15,6 @@ from ..call.function import Function
 from ..call.make import function
 from ..ops import grad
 from ..reduce_ops import ReduceOp
-from ..rules.gossip import Gossip
 from ..rules.rule import Rule, update_rule
 from ..user_frames import entry
 
@@ -170,5 +169,5 @@ def check_of_nodes(step: Function, rule: Rule | None) -> None:
             " ranks of a machine make it together: make it without local=True, and"
             " gradients by pytensor.grad or synk.grad, as for exact training"
         )
-    if rule.order == "free" or isinstance(rule, Gossip):
+    if rule.order == "free" or not rule.has_centre:
         raise ValueError(f"{rule!r} is for ranks of one machine, and not for nodes")

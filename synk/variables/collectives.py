@@ -59,8 +59,13 @@ def broadcast(vars: Vars, values: Any = None) -> None:
         on_devices = [var for var in variables if devices.lie_on_devices([var])]
         if on_devices:
             numbers = master_replicate_variables(on_devices, are_read=False)
+            on_gpus = map(jax.get_value, on_devices)
+            kinds = {
+                n: (v.dtype.name, v.shape)
+                for n, v in zip(numbers, on_gpus, strict=True)
+            }
             with lists.changing(on_devices, _BROADCAST) as launch:
-                devices.master_broadcast(launch.number, numbers, on_devices)
+                SESSION.run(devices.worker_broadcast, launch.number, kinds)
             variables = [var for var in variables if var not in on_devices]
             if not variables:
                 return

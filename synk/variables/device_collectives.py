@@ -54,14 +54,6 @@ def reduce(
     return list(map(_own, found))
 
 
-def master_broadcast(
-    launch: int, numbers: list[int], variables: list[SharedVariable]
-) -> None:
-    """Give every rank the master's values."""
-    kinds = [(v.dtype.name, v.shape) for v in map(jax.get_value, variables)]
-    SESSION.run(worker_broadcast, launch, dict(zip(numbers, kinds, strict=True)))
-
-
 def worker_broadcast(
     context: RankContext, launch: int, kinds: dict[int, tuple[str, tuple[int, ...]]]
 ) -> None:
