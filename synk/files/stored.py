@@ -13,8 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from . import places, tables
-from .cache import Cache
-from .mapped import Place, map_array
+from .cache import Cache, Place, map_array
 
 
 class Format(NamedTuple):

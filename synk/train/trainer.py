@@ -24,7 +24,7 @@ from ..ranks.session import SESSION
 from ..rules.rule import Rule
 from ..rules.simulate import Exchange
 from ..user_frames import entry
-from . import files, keras
+from . import files
 from .batches import (
     Arrays,
     Epoch,
@@ -37,7 +37,13 @@ from .batches import (
 from .callback_list import CallbackList, progress_bar
 from .history import History
 from .models import Step
-from .training import check_local, check_of_nodes, check_params
+from .training import (
+    check_local,
+    check_of_nodes,
+    check_params,
+    is_keras_model,
+    step_of_keras,
+)
 
 
 class Trainer:
@@ -97,9 +103,9 @@ class Trainer:
     ) -> None:
         if workers not in ("ranks", "nodes"):
             raise ValueError(f"workers must be 'ranks' or 'nodes', got {workers!r}")
-        if keras.is_model(step):
+        if is_keras_model(step):
             params = step.trainable_weights if params is None else params
-            step = keras.step_of(step, rule is not None and workers == "ranks")
+            step = step_of_keras(step, rule is not None and workers == "ranks")
         if not isinstance(step, Function):
             raise TypeError(f"a step is what synk.function returns, got {step!r}")
         if params is None and isinstance(step, Step):
