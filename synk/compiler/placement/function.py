@@ -21,7 +21,6 @@ from pytensor.tensor.type import DenseTensorType
 
 from ...draws import Passed
 from ...user_frames import hand_on_line, made_in
-from ..as_written import has_marks
 from ..domain import Partial, Refused, Sharded, Value, is_replicated
 from ..lengths import cached_lengths
 from ..proof import are_rows, ops_of, rows_of
@@ -82,7 +81,7 @@ class _Placing:
         self.update_places = [i for i in range(m) if i not in spec.unplaced_updates]
         known = rows_of(spec.counted, spec.uncounted)
         call, rows = CallVariables.new(), [*spec.counted, *spec.uncounted]
-        self.whole = Whole(rows, known, call, has_marks(nodes))
+        self.whole = Whole(rows, known, call)
         self.own = OwnStatistics(self.whole, spec.keeps_statistics)
         left = [var for node in nodes if is_users(node) for var in node.outputs]
         left = [*spec.unplaced(), *left]

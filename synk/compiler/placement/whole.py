@@ -44,8 +44,7 @@ from .reassociate import is_sum, spread, squared_difference, terms_of, without_a
 class Whole(Nodes):
     """The placed variables of one graph, and their whole values.
 
-    The number of rows of ``rows[0]`` is the weight of a rank. `has_marks`: the graph
-    has marks of `synk.ops.all_gather`.
+    The number of rows of ``rows[0]`` is the weight of a rank.
     """
 
     def __init__(
@@ -53,10 +52,9 @@ class Whole(Nodes):
         rows: Sequence[Variable],
         known: dict[Variable, Value],
         call: CallVariables,
-        has_marks: bool,
     ) -> None:
         super().__init__(rows, known, [call.total, call.first, call.as_long])
-        self._rows, self.call, self._has_marks = rows, call, has_marks
+        self._rows, self.call = rows, call
         self.inserted: list[Variable] = []
         """The results of the placed collectives."""
         self.drawn: dict[Apply, list[Variable]] = {}
@@ -438,8 +436,6 @@ class Whole(Nodes):
 
     def as_written(self, node: Apply) -> Apply:
         """Return a collective of the user's, with marks above it as collectives."""
-        if not self._has_marks:
-            return node
         (made,) = self._written.write(node.outputs)
         self.asserted.update(self._written.asserted)
         assert made.owner is not None

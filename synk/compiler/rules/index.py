@@ -157,11 +157,6 @@ class Index:
             return False
         return entry.step is not None and self._is(entry.step, -1)
 
-    def is_first(self, axis: int) -> bool:
-        """Return whether the first element is taken along an axis."""
-        entry = self.entries[axis]
-        return not isinstance(entry, slice) and self._is(entry, 0)
-
     def of_listed(self, value: Listed) -> Value:
         """Return the value of the entries that are taken of a `Listed` vector."""
 
@@ -279,19 +274,6 @@ def subtensor(node: Apply, values: list[Value]) -> Value:
 
 
 table.known(Subtensor, makes_sizes=True, cost="view")
-
-
-@table.padded(Subtensor)
-def first_of_real(padder: Padder, node: Apply, values: list[Value]) -> Made | None:
-    """The first row is real, so a node that takes it may stay."""
-    rows = plain(values[0])
-    if not isinstance(rows, Sharded):
-        return None
-    index = Index(node, 1, values)
-    if not index.is_first(rows.axis):
-        return None
-    index.check_fixed(but=rows.axis)
-    return padder.exact(node)
 
 
 @table.length(Subtensor)

@@ -118,18 +118,6 @@ def if_else(node: Apply, values: list[Value]) -> list[Value]:
     return [selected([without_block(value) for value in pair]) for pair in pairs]
 
 
-@table.padded(IfElse)
-def choice_of_real(padder: Padder, node: Apply, values: list[Value]) -> Made:
-    """Both branches padded; the condition has to be exact."""
-    condition, *branches = values
-    if is_padded(condition):
-        raise Refused("chooses by the rows")
-    padder.check_no_sizes(node.inputs[1:])
-    given = [Replicated(), *map(plain, branches)]
-    made = padder.made(node, [padder.new[var] for var in node.inputs])
-    return Made(made, if_else(node, given))
-
-
 @table.placement(Scan, takes_unknown=True)
 def scan(node: Apply, values: list[Value]) -> list[Value]:
     """A loop over another axis than the rows', or one row in each step."""

@@ -22,7 +22,6 @@ from ...reduce_ops import ReduceOp, identity
 from .. import table
 from ..cloning import lowered
 from ..domain import (
-    IN_ORDER,
     Listed,
     Partial,
     Position,
@@ -156,16 +155,9 @@ def _neutral(kind: type, dtype: np.dtype) -> Any:
     if kind is ps.AND:
         return 1 if dtype.kind == "b" else np.array(-1).astype(dtype)
     if kind in (ps.ScalarMaximum, ps.ScalarMinimum):
-        return _extreme("max" if kind is ps.ScalarMaximum else "min", dtype)
+        op: ReduceOp = "max" if kind is ps.ScalarMaximum else "min"
+        return op == "min" if dtype.kind == "b" else identity(op, dtype)
     raise Refused("is not known to have a value that changes nothing")
-
-
-def _extreme(op: ReduceOp, dtype: np.dtype) -> Any:
-    if dtype.kind == "b":
-        return op == "min"
-    if dtype.kind == "c":
-        raise Refused("compares complex numbers")
-    return identity(op, dtype)
 
 
 @table.length(CAReduce)
@@ -183,19 +175,6 @@ def argmax(node: Apply, values: list[Value]) -> Value:
     if isinstance(value, Sharded) and value.axis not in axes:
         return _shifted(replace(value, power=0), axes)
     return _beside_rows(None, value)
-
-
-@table.padded(ptm.Argmax)
-def argmax_of_real(padder: Padder, node: Apply, values: list[Value]) -> Made | None:
-    """Along the rows, with the least value in place of copies, which come last."""
-    (var,) = node.inputs
-    rows, axes = plain(values[0]), axes_of(node)
-    if not isinstance(rows, Sharded) or rows.axis not in axes:
-        return None
-    if axes != (rows.axis,) or not rows.in_order:
-        raise Refused("numbers what lies along the rows and beside them")
-    least = _extreme("max", var.type.numpy_dtype)
-    return padder.exact(node, [padder.masked(var, least)])
 
 
 # -- Ops that keep the axis
@@ -269,22 +248,6 @@ def cumulative(node: Apply, values: list[Value]) -> Value:
         _beside_rows(axes, replace(value, power=0))
         return value
     return _beside_rows(axes, value)
-
-
-@table.padded(CumOp)
-def cumulative_of_real(padder: Padder, node: Apply, values: list[Value]) -> Made | None:
-    """Along the rows too, as the copies come last."""
-    (var,), value, axis = node.inputs, plain(values[0]), node.op.axis
-    if not isinstance(value, Sharded):
-        return None
-    if axis is None and var.type.ndim == 1:
-        axis = 0
-    if axis is not None and axis % var.type.ndim != value.axis:
-        return None
-    if axis is None or not value.in_order:
-        raise Refused("goes along the rows and beside them")
-    made = padder.made(node, [padder.new[var]])
-    return Made(made, [replace(value, power=0, layout=IN_ORDER)])
 
 
 # -- products
