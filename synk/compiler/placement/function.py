@@ -27,7 +27,6 @@ from ..proof import are_rows, ops_of, rows_of
 from ..rules.base import is_stream
 from ..spec import Need, PlacedSpec, Taker
 from .local_statistics import OwnStatistics
-from .nodes import CallVariables
 from .placer import Placer, is_users
 from .row_draws import RowDraws, drawn_for_rows
 from .streams import CommonStream, Streams
@@ -80,8 +79,7 @@ class _Placing:
         self.output_places = [i for i in range(n) if i not in spec.unplaced_outputs]
         self.update_places = [i for i in range(m) if i not in spec.unplaced_updates]
         known = rows_of(spec.counted, spec.uncounted)
-        call, rows = CallVariables.new(), [*spec.counted, *spec.uncounted]
-        self.whole = Whole(rows, known, call)
+        self.whole = Whole(known)
         self.own = OwnStatistics(self.whole, spec.keeps_statistics)
         left = [var for node in nodes if is_users(node) for var in node.outputs]
         left = [*spec.unplaced(), *left]

@@ -28,18 +28,15 @@ from ..walk import apply_rule
 class Nodes:
     """The placed variables of one graph; equal nodes are merged.
 
-    `rows` are the inputs with a rank's own rows, `known` the values of inputs, and
-    `as_long` the first members of the attribute of that name.
+    `known` has the values of the inputs with a rank's own rows, and `as_long` the first
+    members of the attribute of that name.
     """
 
     def __init__(
-        self,
-        rows: Sequence[Variable],
-        known: dict[Variable, Value],
-        as_long: Iterable[Variable],
+        self, known: dict[Variable, Value], as_long: Iterable[Variable]
     ) -> None:
         self.values = dict(known)
-        self.of_rows = set(rows)
+        self.of_rows = set(known)
         """The variables that depend on a rank's own rows, other than by collectives."""
         self.as_long = set(as_long)
         """Variables that may be as long as all rows, where the user's graph has one

@@ -7,7 +7,6 @@ rows, and powers of it, by those of all rows.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -44,17 +43,13 @@ from .reassociate import is_sum, spread, squared_difference, terms_of, without_a
 class Whole(Nodes):
     """The placed variables of one graph, and their whole values.
 
-    The number of rows of ``rows[0]`` is the weight of a rank.
+    The number of rows of the first of `known` is the weight of a rank.
     """
 
-    def __init__(
-        self,
-        rows: Sequence[Variable],
-        known: dict[Variable, Value],
-        call: CallVariables,
-    ) -> None:
-        super().__init__(rows, known, [call.total, call.first, call.as_long])
-        self._rows, self.call = rows, call
+    def __init__(self, known: dict[Variable, Value]) -> None:
+        self.call = call = CallVariables.new()
+        super().__init__(known, [call.total, call.first, call.as_long])
+        self._rows = list(known)
         self.inserted: list[Variable] = []
         """The results of the placed collectives."""
         self.drawn: dict[Apply, list[Variable]] = {}
