@@ -38,10 +38,11 @@ _NORMALIZATION = (
 )
 _SIGMOIDS = "pytensor.tensor:sigmoid,softplus .networks:hard_sigmoid,ultra_fast_sigmoid"
 _NETWORKS = (
-    f"{_NORMALIZATION} {_SIGMOIDS},binary_crossentropy,"
+    "synk.nn:binary_crossentropy,elu,selu,sigmoid_binary_crossentropy"
+    f" {_NORMALIZATION} {_SIGMOIDS},"
     "categorical_crossentropy,confusion_matrix,crossentropy_categorical_1hot,"
-    "crossentropy_softmax_argmax_1hot_with_bias,elu,h_softmax,logsoftmax,relu,selu,"
-    "sigmoid_binary_crossentropy,softmax,softsign"
+    "crossentropy_softmax_argmax_1hot_with_bias,h_softmax,logsoftmax,relu,softmax,"
+    "softsign"
 )
 _CONVOLUTION = (
     "synk.nn:conv2d_grad_wrt_weights"

@@ -13,6 +13,7 @@ from pytensor.tensor.special import Softmax
 from pytensor.tensor.special import log_softmax as _log_softmax
 from pytensor.tensor.special import softmax as _softmax
 
+from .. import nn
 from .pytensor_versions import KNOWS_CHOSEN_COLUMNS
 
 # -- nonlinearities
@@ -75,30 +76,11 @@ def _floating(x: Any) -> str:
 
 
 def relu(x: Any, alpha: Any = 0) -> Any:
-    """Return max(x, 0), or with `alpha`, the slope below 0, max(x, alpha x).
-
-    Computed from x and abs(x), as in Theano: the gradient at 0 is half of that above.
-    Without `alpha`, the result for NumPy arrays and numbers is one of NumPy.
-    """
+    """Return `synk.nn.relu`; for NumPy arrays and numbers, without `alpha`, NumPy's."""
     plain = isinstance(alpha, int | float) and alpha == 0
-    if not plain or not isinstance(x, np.ndarray | np.generic | int | float):
-        x = pt.as_tensor_variable(x)
-    if plain:
-        return 0.5 * (x + abs(x))
-    alpha = pt.as_tensor_variable(alpha)
-    return 0.5 * (1 + alpha) * x + 0.5 * (1 - alpha) * pt.abs(x)
-
-
-def elu(x: Any, alpha: Any = 1) -> Any:
-    """Return x above 0, alpha (exp(x) - 1) below (arXiv 1511.07289)."""
-    x = pt.as_tensor_variable(x)
-    # The minimum keeps the exponential, and its gradient, finite for x above 0.
-    return pt.switch(pt.gt(x, 0), x, alpha * pt.expm1(pt.minimum(x, 0)))
-
-
-def selu(x: Any) -> Any:
-    """Return the scaled `elu` that keeps mean 0 and variance 1 (arXiv 1706.02515)."""
-    return 1.0507009873554804934193349852946 * elu(x, 1.6732632423543772848170429916717)
+    if plain and isinstance(x, np.ndarray | np.generic | int | float):
+        return 0.5 * (x + np.abs(x))
+    return nn.relu(x, alpha)
 
 
 def h_softmax(
@@ -137,18 +119,6 @@ def h_softmax(
 
 
 # -- cross-entropies
-
-
-def binary_crossentropy(output: Any, target: Any) -> Any:
-    """Return -(t log o + (1 - t) log(1 - o)), elementwise."""
-    output, target = pt.as_tensor_variable(output), pt.as_tensor_variable(target)
-    return -(target * pt.log(output) + (1.0 - target) * pt.log(1.0 - output))
-
-
-def sigmoid_binary_crossentropy(output: Any, target: Any) -> Any:
-    """Return `binary_crossentropy` of ``sigmoid(output)``, without overflow."""
-    output, target = pt.as_tensor_variable(output), pt.as_tensor_variable(target)
-    return pt.maximum(output, 0) - output * target + pt.log1p(pt.exp(-pt.abs(output)))
 
 
 def categorical_crossentropy(coding_dist: Any, true_dist: Any) -> Any:
