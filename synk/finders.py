@@ -74,9 +74,9 @@ def _alias_spec(fullname: str) -> ModuleSpec | None:
 
 def _share_loaded() -> None:
     """Enter every loaded module of synk's packages under its alias, too."""
-    # Modules with the name of a function (``theano.tensor.var``) are loaded by their
-    # package before it defines the function. Importing them again by their alias would
-    # replace the function by the module.
+    # All of Theano's modules are made with their package. Importing one again by its
+    # alias would make it an attribute of the package, in place of a function of its
+    # name (``theano.tensor.var``).
     for theirs, ours in NAMES.items():
         package = sys.modules.get(theirs)
         if package is None or package is not sys.modules.get(ours):

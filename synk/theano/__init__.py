@@ -11,5 +11,5 @@ __version__ = "1.0.5"
 """The version of Theano whose names these are."""
 
 changes.register()
-modules.register(__path__)
+modules.make()
 modules.fill(globals())

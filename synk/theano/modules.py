@@ -1,4 +1,4 @@
-"""Theano's modules: made from the table `SOURCES` when they are imported.
+"""Theano's modules: made from the table `SOURCES` when `synk.theano` is imported.
 
 `theano.tensor.nnet.bn` and the like have no files. A name of such a module is looked up
 in the module's *sources*, in order, at its first use. A source is a module of PyTensor
@@ -6,17 +6,16 @@ or Python; or, with a dot before it, one of Theano's or a file of this folder. N
 after a colon are taken from the source, as ``new=old`` if it has another name there;
 without a colon, all public names except modules are.
 
-Python finds the modules through the path of their package, which has an entry `PLACE`
-that is on no disk: `pkgutil` lists them, and `importlib` finds, makes and reloads them.
+All modules are in ``sys.modules`` from the start, so Python looks for none of them, and
+a module with the name of a function, as theano.tensor.sort, never replaces it in the
+package.
 """
 
 from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Iterator
 from functools import cache
-from importlib.abc import InspectLoader, PathEntryFinder
 from importlib.machinery import ModuleSpec
 from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any
@@ -24,7 +23,6 @@ from typing import Any
 from . import gpu
 
 OURS = "synk.theano"
-PLACE = f"{OURS}:"
 
 _GRADIENT = ".graphs:Lop,Rop pytensor.gradient:consider_constant=zero_grad"
 _SCAN = ".loops:foldl,foldr,map,reduce,scan"
@@ -225,8 +223,20 @@ def hint(name: str) -> str:
 _MISSING = object()
 
 
+def make() -> None:
+    """Make all modules but the package itself, which look for names at first use."""
+    for name in filter(None, SOURCES):
+        module = ModuleType(f"{OURS}.{name}")
+        is_package = bool(_children(name))
+        module.__spec__ = ModuleSpec(module.__name__, None, is_package=is_package)
+        if is_package:
+            module.__path__ = []
+        fill(vars(module))
+        sys.modules[module.__name__] = module
+
+
 def fill(namespace: dict[str, Any]) -> None:
-    """Fill the namespace of a module of Theano when it is imported."""
+    """Fill the namespace of a module of Theano."""
     name = namespace["__name__"]
     module = name.removeprefix(OURS).removeprefix(".")
     if module in gpu.NAMES:
@@ -249,18 +259,6 @@ def fill(namespace: dict[str, Any]) -> None:
         return sorted({*own, *_names(module), *_children(module)})
 
     namespace.update(__getattr__=__getattr__, __dir__=__dir__)
-    for _, names in _sources(module):
-        for listed in names or ():
-            found = _look_up(module, listed)
-            if found is not _MISSING:
-                namespace[listed] = found
-    # A module with the name of a function, as theano.tensor.sort, is imported first, as
-    # its import would replace the function in the package.
-    for child in _children(module):
-        found = _look_up(module, child)
-        if found is not _MISSING:
-            importlib.import_module(f"{name}.{child}")
-            namespace[child] = found
 
 
 def _is_others(value: Any) -> bool:
@@ -323,56 +321,7 @@ def _import(place: str) -> ModuleType | None:
         raise
 
 
-# -- finding and making modules
-
-
 def _children(module: str) -> list[str]:
     start = f"{module}." if module else ""
     rests = [name[len(start) :] for name in SOURCES if name and name.startswith(start)]
     return [rest for rest in rests if "." not in rest]
-
-
-class Maker(InspectLoader):
-    """The loader of Theano's modules, whose source code calls `fill`."""
-
-    def is_package(self, fullname: str) -> bool:
-        """Return whether a module has submodules."""
-        return bool(_children(fullname.removeprefix(f"{OURS}.")))
-
-    def get_source(self, fullname: str) -> str:
-        """Return the source code of a module."""
-        return f"from {__name__} import fill as _fill\n\n_fill(globals())\n"
-
-
-class Finder(PathEntryFinder):
-    """Finds the submodules of a package, whose name follows `PLACE` in its path."""
-
-    def __init__(self, place: str) -> None:
-        if not place.startswith(PLACE):
-            raise ImportError(f"no place of Theano's modules: {place}")
-        self._package = place.removeprefix(PLACE)
-
-    def find_spec(self, fullname: str, target: Any = None) -> ModuleSpec | None:
-        """Return the spec of a module in the table; None for others."""
-        module = fullname.removeprefix(f"{OURS}.")
-        if module not in SOURCES:
-            return None
-        maker = Maker()
-        spec = ModuleSpec(fullname, maker, origin=__file__)
-        if maker.is_package(fullname):
-            spec.submodule_search_locations = [PLACE + module]
-        return spec
-
-    def iter_modules(self, prefix: str = "") -> Iterator[tuple[str, bool]]:
-        """Yield the modules of the package, for `pkgutil`."""
-        for child in _children(self._package):
-            full = ".".join(filter(None, [OURS, self._package, child]))
-            yield prefix + child, Maker().is_package(full)
-
-
-def register(path: list[str]) -> None:
-    """Let Python find Theano's modules through `path`, that of a package."""
-    if Finder not in sys.path_hooks:
-        sys.path_hooks.append(Finder)
-    if PLACE not in path:
-        path.append(PLACE)
