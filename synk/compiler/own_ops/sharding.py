@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any
 
+import numpy as np
 from pytensor.graph.basic import Apply, Variable
 from pytensor.graph.op import Op
 from pytensor.graph.traversal import io_toposort
@@ -103,12 +104,6 @@ def _is_int(value: Any) -> bool:
 WORDS = ("rowwise", "sum", "prod", "min", "max")
 """Shardings of Ops whose operands all have rows along axis 0; scalars have none."""
 
-Said: TypeAlias = str | Sharding | Sequence["str | Sharding"] | None
-"""What users register: a word, a sharding, several; None if the Op needs all rows."""
-
-Rule: TypeAlias = Callable[[Apply], Said]
-"""A user's function that returns the sharding of a node."""
-
 
 class WrongSharding(UsersMistake, TypeError):
     """The registered sharding of an Op does not fit a node of it."""
@@ -136,8 +131,12 @@ def check_registrable(said: Any) -> None:
         )
 
 
-def _shardings_for(said: Said | Rule, node: Apply) -> tuple[Sharding, ...]:
-    """Return the shardings of a node; an empty tuple if it takes all rows at once."""
+def _shardings_for(said: Any, node: Apply) -> tuple[Sharding, ...]:
+    """Return the shardings of a node; an empty tuple if it takes all rows at once.
+
+    `said` is what the user has registered: a word, a sharding, several, None, or a
+    function that returns one of these.
+    """
     shown = f"{op_name(node.op)}({', '.join(str(var.type) for var in node.inputs)})"
     if callable(said):
         rule = getattr(said, "__name__", said)
@@ -147,66 +146,50 @@ def _shardings_for(said: Said | Rule, node: Apply) -> tuple[Sharding, ...]:
             raise WrongSharding(
                 f"register_sharding: {rule} fails for {shown}: {error!r}"
             ) from error
-    if said is None:
-        return ()
-    several = [said] if isinstance(said, (str, Sharding)) else said
-    return tuple(_fitting(each, node, shown) for each in several)
-
-
-def _fitting(said: Any, node: Apply, shown: str) -> Sharding:
-    """Return `said` as a sharding with nonnegative axes; raise if it does not fit.
-
-    `shown` is the node, for messages.
-    """
+    several = said if isinstance(said, (list, tuple)) else [said]
     try:
         check_registrable(said)
+        return tuple(_fitting(each, node) for each in several if each is not None)
     except (TypeError, ValueError) as error:
-        raise WrongSharding(f"{error}, for {shown}") from error
-    given = said
+        raise WrongSharding(f"{error}; {said!r} is registered for {shown}") from error
+
+
+def _fitting(said: Any, node: Apply) -> Sharding:
+    """Return a word or sharding with nonnegative axes; raise if it does not fit."""
     if isinstance(said, str):
         axes = [0 if _ndim(var) else None for var in node.inputs]
         if 0 not in axes:
-            raise WrongSharding(f"{said!r}: no operand of {shown} has an axis")
+            raise TypeError("no operand has an axis")
         output: Any = 0 if said == "rowwise" else said
-        given = Sharding(axes, [output] * len(node.outputs))
+        said = Sharding(axes, [output] * len(node.outputs))
 
     def fitted(what: str, places: Sequence, variables: Sequence) -> list:
         if len(places) != len(variables):
-            raise WrongSharding(
-                f"{said!r} is for {len(places)} {what}, and {shown} has"
+            raise TypeError(
+                f"the sharding is for {len(places)} {what}, and {op_name(node.op)} has"
                 f" {len(variables)}"
             )
-        pairs = zip(places, variables, strict=True)
-        return [_place(place, var, f"{said!r}", shown) for place, var in pairs]
+        return list(map(_place, places, variables))
 
-    inputs = fitted("inputs", given.inputs, node.inputs)
-    return Sharding(
-        inputs, fitted("outputs", given.outputs, node.outputs), given.linear
-    )
+    inputs = fitted("inputs", said.inputs, node.inputs)
+    return Sharding(inputs, fitted("outputs", said.outputs, node.outputs), said.linear)
 
 
-def _place(place: Any, var: Variable, said: str, shown: str) -> Any:
+def _place(place: Any, var: Variable) -> Any:
     """Return an axis as a nonnegative number, or an op; raise if it does not fit."""
     if isinstance(place, int):
         ndim = _ndim(var)
         if not -ndim <= place < ndim:
-            raise WrongSharding(
-                f"{said} wants axis {place} of {var}, which has {ndim}, in {shown}"
+            raise TypeError(
+                f"the sharding wants axis {place} of {var}, which has {ndim}"
             )
         return place % ndim
-    if place is None:
-        return None
-    dtype = getattr(var.type, "numpy_dtype", None)
-    if dtype is None:
-        raise WrongSharding(f"{said}: {var}, of {shown}, is no tensor")
-    try:
-        check_dtype(place, dtype, f"{said}: {shown}")
-    except TypeError as error:
-        raise WrongSharding(str(error)) from error
+    dtype = getattr(var.type, "numpy_dtype", np.dtype(object))
+    check_dtype(place, dtype, str(var))
     if (place in ("sum", "prod") and dtype.kind == "b") or (
         place == "avg" and dtype.kind in "iu"
     ):
-        raise WrongSharding(f"{said}: {shown} has {place!r} of {dtype}")
+        raise TypeError(f"the sharding gives {place!r} of {dtype}, as {var}")
     return place
 
 
