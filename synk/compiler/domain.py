@@ -233,6 +233,21 @@ def is_replicated(value: Value) -> bool:
     return isinstance(value, Replicated) and not value.power
 
 
+def is_n(value: Value) -> bool:
+    """Return whether a value is the number of rows."""
+    return isinstance(value, Replicated) and value.exact
+
+
+def is_sum(value: Value) -> bool:
+    """Return whether a value is a sum over the rows, or a mean."""
+    return isinstance(value, Partial) and value.op == "sum"
+
+
+def number_of(value: Value) -> float | int | None:
+    """Return the number that all elements are equal to; None if it is not known."""
+    return value.number if isinstance(value, Replicated) else None
+
+
 def _with_power(rows: Sharded, power: Power) -> Sharded:
     return rows if rows.power == power else replace(rows, power=power)
 
@@ -304,13 +319,13 @@ def _by_kind(
 
 def total(values: Sequence[Value]) -> Value:
     """Return the `Value` of a sum."""
-    return selected(values, is_sum=True)
+    return selected(values, are_added=True)
 
 
-def selected(values: Sequence[Value], is_sum: bool = False) -> Value:
+def selected(values: Sequence[Value], are_added: bool = False) -> Value:
     """Return the `Value` of an array whose elements are each taken from one of several.
 
-    The choice has to be the same on every rank, or for every row. With `is_sum`, the
+    The choice has to be the same on every rank, or for every row. With `are_added`, the
     values are added instead.
     """
     rows, partials, replicated, powers = _by_kind(values)
@@ -330,7 +345,7 @@ def selected(values: Sequence[Value], is_sum: bool = False) -> Value:
         raise Refused(f"combines {describe(partials[0])} with the number of rows")
     if op == "prod" and replicated:
         raise Refused("combines a product over the rows with a constant")
-    if is_sum and (len(partials) > 1 or op == "prod"):
+    if are_added and (len(partials) > 1 or op == "prod"):
         raise Refused(f"adds something to {describe(partials[0])}")
     return Partial(op)
 

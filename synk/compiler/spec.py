@@ -139,7 +139,7 @@ class PlacedSpec(Asked):
     unplaced_updates: list[int]  # likewise of updates
     # The variables that the master fills in for each call, such as the number of all
     # rows; and in `call_variables` those of them that the graph uses.
-    call: CallVariables = field(default_factory=CallVariables.new)
+    call: CallVariables = field(default_factory=CallVariables)
     call_variables: list[Variable] = field(default_factory=list)
     # Placed variables whose `Value` follows from how they were made, not from a rule.
     asserted: dict[Variable, Value] = field(default_factory=dict)

@@ -26,10 +26,6 @@ class KernelOp(Op):
     UNCONNECTED: ClassVar[tuple[int, ...]] = ()
     """Inputs without a gradient, for example as only their shape counts."""
 
-    def __call__(self, *inputs: Any, **kwargs: Any) -> Any:
-        """Return the output of the Op."""
-        return super().__call__(*inputs, **kwargs)
-
     def checked(self, *variables: Any) -> list[Any]:
         """Return a node's inputs as tensors of one dtype; raise if they are invalid."""
         return as_floats(*variables)

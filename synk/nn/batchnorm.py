@@ -195,6 +195,6 @@ def local_response_normalization(
         raise ValueError(f"n must be odd, got {n}")
     x = as_floats(inputs)[0]
     sizes = (width, 1, 1), (1, 1, 1), (width // 2, 0, 0)
-    over_channels = Pool(3, True, "sum")(pt.sqr(x), sizes_of(*sizes))
+    over_channels: Any = Pool(3, True, "sum")(pt.sqr(x), sizes_of(*sizes))
     alpha, k, beta = (number_like(value, x) for value in (alpha, k, beta))
     return x / (k + alpha * over_channels) ** beta

@@ -22,6 +22,7 @@ from ..compiler.domain import (
     describe,
     independent,
     is_replicated,
+    is_sum,
     product,
     unlisted,
     without_block,
@@ -104,7 +105,7 @@ def pool(node: Apply, values: list[Value]) -> Value:
         return _leading(value, node.inputs[0].type.ndim - node.op.ndim)
     if isinstance(value, Replicated):
         return Replicated(value.power)
-    if value == Partial("max") if node.op.mode == "max" else _is_sum(value):
+    if value == Partial("max") if node.op.mode == "max" else is_sum(value):
         return value
     raise Refused(f"pools {describe(value)}")
 
@@ -147,7 +148,7 @@ def patches_sum(node: Apply, values: list[Value]) -> Value:
     if isinstance(images, Sharded) and isinstance(parts, Sharded):
         align([images, replace(without_block(parts), length=images.length)])
         return replace(_leading(images, 1), power=_leading(parts, 1).power)
-    is_linear = isinstance(parts, Replicated) or _is_sum(parts)
+    is_linear = isinstance(parts, Replicated) or is_sum(parts)
     return parts if is_linear else independent([parts])
 
 
@@ -158,10 +159,6 @@ def _check_as_many(images: Sequence[Value]) -> None:
     """
     if len({isinstance(unlisted(value), Sharded) for value in images}) > 1:
         raise Refused("meets images with something of fixed length")
-
-
-def _is_sum(value: Value) -> bool:
-    return isinstance(value, Partial) and value.op == "sum"
 
 
 def _leading(value: Value, axes: int) -> Sharded:

@@ -15,7 +15,7 @@ from pytensor import scalar as ps
 from pytensor.graph.basic import Apply, Variable
 
 from ...ops import Local, is_collective
-from ..domain import Listed, Partial, Replicated, Sharded, Unknown, Value
+from ..domain import Listed, Partial, Replicated, Sharded, Unknown, Value, is_sum
 from ..walk import apply_rule, infer
 from .nodes import Nodes
 
@@ -163,7 +163,7 @@ def _is_statistic(value: Value) -> bool:
 
     Maxima are not: sums of exponentials, where they occur, need one for all ranks.
     """
-    return counts_rows(value) or (isinstance(value, Partial) and value.op == "sum")
+    return counts_rows(value) or is_sum(value)
 
 
 def counts_rows(value: Value) -> bool:

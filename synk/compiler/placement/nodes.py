@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -145,26 +144,21 @@ def _key(var: Variable) -> Any:
     return var
 
 
-@dataclass
 class CallVariables:
     """Inputs of the placed graph that the master fills in for each call."""
 
-    total: Variable
-    """The number of rows on all ranks, to compute with."""
-    first: Variable
-    """How many of all rows come before this rank's, or before this slice's."""
-    as_long: Variable
-    """An array with an empty row for each of all rows. JAX knows a shape that follows
-    from its shape when it compiles, but not one that follows from `total`."""
-    none_of: dict[int, Variable] = field(default_factory=dict)
-    """By index of an input with rows: an array with none of its rows. Its shape tells
-    ranks without rows the length of the other axes."""
-
-    @classmethod
-    def new(cls) -> CallVariables:
-        """Make the variables."""
-        as_long = pt.tensor("as_long_as_all_rows", shape=(None, 0), dtype="int8")
-        return cls(pt.lscalar("rows_of_all_ranks"), pt.lscalar("first_row"), as_long)
+    def __init__(self) -> None:
+        self.total = pt.lscalar("rows_of_all_ranks")
+        """The number of rows on all ranks, to compute with."""
+        self.first = pt.lscalar("first_row")
+        """How many of all rows come before this rank's, or before this slice's."""
+        self.as_long = pt.tensor("as_long_as_all_rows", shape=(None, 0), dtype="int8")
+        """An array with an empty row for each of all rows. JAX knows a shape that
+        follows from its shape when it compiles, but not one that follows from
+        `total`."""
+        self.none_of: dict[int, Variable] = {}
+        """By index of an input with rows: an array with none of its rows. Its shape
+        tells ranks without rows the length of the other axes."""
 
     def none(self, i: int, like: Variable) -> Any:
         """Return the variable of `none_of` for input `i`, shaped like `like`."""
@@ -181,5 +175,4 @@ class CallVariables:
     @property
     def length(self) -> Any:
         """The number of rows on all ranks, as a length."""
-        as_long: Any = self.as_long
-        return as_long.shape[0]
+        return self.as_long.shape[0]

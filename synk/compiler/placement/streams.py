@@ -105,19 +105,14 @@ class Streams:
     def operand_choices(
         self, node: Apply, inputs: Sequence[Variable]
     ) -> Iterator[tuple[list[Variable], bool]]:
-        """Yield a node's operands with own or common streams, and whether common.
+        """Yield a node's operands, as given or with common streams, and whether common.
 
-        Ranks without rows draw from common streams as well. So the other operands are
-        then in a form that these ranks have.
+        `inputs` have the ranks' own streams. Ranks without rows draw from common
+        streams as well. So the other operands are then in a form that these ranks have.
         """
-        if not takes_streams(node):
-            yield list(inputs), False
-            return
-        common = self._with_commons(node, inputs)
+        common = self._with_commons(node, inputs) if takes_streams(node) else None
         if self._draws is None or common is None:
-            pairs = zip(node.inputs, inputs, strict=True)
-            given = [self.own(old) if is_stream(old) else var for old, var in pairs]
-            yield given, False
+            yield list(inputs), False
         if common is None:
             return
         with contextlib.suppress(Refused):

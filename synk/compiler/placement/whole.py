@@ -31,6 +31,7 @@ from ..domain import (
     Replicated,
     Sharded,
     Value,
+    is_n,
     is_replicated,
 )
 from ..lengths import entries_of, value_of
@@ -47,7 +48,7 @@ class Whole(Nodes):
     """
 
     def __init__(self, known: dict[Variable, Value]) -> None:
-        self.call = call = CallVariables.new()
+        self.call = call = CallVariables()
         super().__init__(known, [call.total, call.first, call.as_long])
         self._rows = list(known)
         self.inserted: list[Variable] = []
@@ -160,7 +161,7 @@ class Whole(Nodes):
             return var
         entries = [
             self.call.length
-            if isinstance(entry, Replicated) and entry.exact
+            if is_n(entry)
             else self.scaled(self.add_graph(var[i]), -(entry.power or 0))
             if isinstance(entry, Replicated)
             else self.whole(self.add_graph(var[i]))

@@ -29,8 +29,11 @@ from ..domain import (
     describe,
     independent,
     inverse,
+    is_n,
     is_replicated,
+    is_sum,
     negated,
+    number_of,
     product,
     selected,
     total,
@@ -91,7 +94,7 @@ def scalar(node: Apply, values: list[Value]) -> list[Value]:
 
 def _number(node: Apply, values: list[Value]) -> Value | None:
     """Return the constant that a node computes from constant integers; else None."""
-    numbers = [getattr(value, "number", None) for value in values]
+    numbers = list(map(number_of, values))
     dtypes = [np.dtype(var.type.dtype) for var in (*node.inputs, *node.outputs)]
     if None in numbers or any(dtype.kind not in "ib" for dtype in dtypes):
         return None
@@ -252,24 +255,23 @@ def _cast(node: Apply, values: list[Value]) -> Value:
     if wide and (
         target.kind == source.kind or isinstance(value, (Replicated, Sharded))
     ):
-        is_exact = isinstance(value, Replicated) and value.exact
-        if target.kind == "u" != source.kind and not is_exact:
+        if target.kind == "u" != source.kind and not is_n(value):
             return independent([value])  # 2**64 - n, of -n, is no multiple of n
         return value
     return independent(values)
 
 
 def _cast_number(value: Value, target: np.dtype) -> Value:
-    if not isinstance(value, Replicated) or value.number is None:
+    number = number_of(value)
+    if number is None:
         return value
-    source = np.asarray(value.number)
+    source = np.asarray(number)
     if target.kind in "iu" and source.dtype.kind == "f":
         limits = np.iinfo(target)
         if not limits.min < source < limits.max:
             return Replicated()  # out of range, results differ by machine
     with np.errstate(all="ignore"):
-        number = source.astype(target).real.item()
-    return constant(number)
+        return constant(source.astype(target).real.item())
 
 
 def _extremes(op: ReduceOp, of_bools: bool = False) -> ScalarRule:
@@ -282,7 +284,7 @@ def _extremes(op: ReduceOp, of_bools: bool = False) -> ScalarRule:
         if of_bools and node.outputs[0].type.dtype != "bool":
             return independent(values)
         values = [unlisted(value) for value in values]
-        if all(isinstance(value, Replicated) and value.exact for value in values):
+        if all(map(is_n, values)):
             return values[0]  # all are n
         if all(value == Partial(op) or is_replicated(value) for value in values):
             return Partial(op) if Partial(op) in values else Replicated()
@@ -302,10 +304,8 @@ def _invert(node: Apply, values: list[Value]) -> Value:
 def _linear(node: Apply, values: list[Value]) -> Value:
     """Real parts, imaginary parts and conjugates."""
     value = unlisted(values[0])
-    is_sum = isinstance(value, Partial) and value.op == "sum"
-    if is_sum or isinstance(value, (Sharded, Replicated)):
-        return value
-    return independent(values)
+    is_kept = is_sum(value) or isinstance(value, (Sharded, Replicated))
+    return value if is_kept else independent(values)
 
 
 def _abs(node: Apply, values: list[Value]) -> Value:
@@ -320,7 +320,7 @@ def _pow(node: Apply, values: list[Value]) -> Value:
     """Small integer powers keep powers of n; others are any function."""
     base, *others = map(unlisted, values)
     exponent = others[0] if others else constant(2)  # a square
-    power: Any = exponent.number if isinstance(exponent, Replicated) else None
+    power: Any = number_of(exponent)
     is_scaled = isinstance(base, (Sharded, Replicated)) and base.power != 0
     if is_scaled and power in range(1, 9):
         return product([base] * int(power))

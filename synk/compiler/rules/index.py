@@ -29,7 +29,9 @@ from ..domain import (
     align,
     constant,
     describe,
+    is_n,
     is_replicated,
+    number_of,
     selected,
     total,
     unlisted,
@@ -132,23 +134,21 @@ class Index:
     # -- questions about entries
 
     def _is(self, entry: Any, number: int) -> bool:
-        value = self.value(entry)
-        return isinstance(value, Replicated) and value.number == number
+        return number_of(self.value(entry)) == number
 
     def is_all(self, axis: int, length: str) -> bool:
         """Return whether an axis, of this kind of `length`, is taken whole."""
         entry = self.entries[axis]
-        return (
-            isinstance(entry, slice)
-            and (entry.start is None or self._is(entry.start, 0))
-            and (entry.step is None or self._is(entry.step, 1))
-            and (entry.stop is None or self._is_length(axis, entry.stop, length))
-        )
-
-    def _is_length(self, axis: int, stop: Any, length: str) -> bool:
-        value = self.value(stop)
-        is_n = isinstance(value, Replicated) and value.exact and length == "n"
-        return is_n or length_of(stop) == size(self.array, axis)
+        if not isinstance(entry, slice):
+            return False
+        if not (entry.start is None or self._is(entry.start, 0)):
+            return False
+        if not (entry.step is None or self._is(entry.step, 1)):
+            return False
+        if entry.stop is None:
+            return True
+        is_rows = length == "n" and is_n(self.value(entry.stop))
+        return is_rows or length_of(entry.stop) == size(self.array, axis)
 
     def is_reversed(self, axis: int) -> bool:
         """Return whether an axis is taken whole, from its last element to the first."""
@@ -161,12 +161,12 @@ class Index:
         """Return the value of the entries that are taken of a `Listed` vector."""
 
         def number(part: Any) -> Any:
-            found = None if part is None else self.value(part)
-            if found is None:
+            if part is None:
                 return None
-            if not isinstance(found, Replicated) or found.number is None:
+            found = number_of(self.value(part))
+            if found is None:
                 raise Refused("takes some of a shape, by an index that is not constant")
-            return int(found.number)
+            return int(found)
 
         entry = self.entries[0]
         if not isinstance(entry, slice):
@@ -204,7 +204,10 @@ class Index:
         value = self.value(self.entries[rows.axis])
         if not isinstance(value, Position):
             raise Refused("takes some of the rows, or another order of them")
-        if not _takes_all(value, rows, size(self.array, rows.axis)):
+        are_all = rows.length == value.length == "n" or (
+            rows.length != "?" and value.count == size(self.array, rows.axis)
+        )
+        if not are_all:
             raise Refused(
                 "may take some of the rows only; p[arange(p.shape[0]), y] takes all of"
                 " p"
@@ -226,13 +229,6 @@ class Index:
         """Raise if row numbers index an array without rows."""
         if self._numbers():
             raise Refused(f"takes as an index {describe(Position())}")
-
-
-def _takes_all(numbers: Position, rows: Sharded, whole: Length) -> bool:
-    """Return whether there are as many numbers as entries along the rows' axis."""
-    if rows.length == numbers.length == "n":
-        return True
-    return rows.length != "?" and numbers.count == whole
 
 
 def _reversed(rows: Sharded) -> Sharded:

@@ -26,6 +26,7 @@ from ..domain import (
     Value,
     align,
     describe,
+    is_n,
     is_replicated,
     selected,
     unlisted,
@@ -144,7 +145,7 @@ def _over_rows(node: Apply, values: list[Value]) -> list[Value]:
     a replicated result is, stacked, a value for each row.
     """
     op, steps = node.op, values[0]
-    if not isinstance(steps, Replicated) or not steps.exact:
+    if not is_n(steps):
         raise Refused("takes a number of steps that depends on the rows")
     others = len(node.outputs) > op.info.n_nit_sot
     if others or op.info.as_while or takes_streams(node):
@@ -195,8 +196,8 @@ def _check_stacked(node: Apply, values: list[Value]) -> None:
     ):
         if is_replicated(value) and is_replicated(steps):
             continue
-        of_rows = [isinstance(v, Replicated) and v.exact for v in (value, steps)]
-        if not all(of_rows) and value_of(var) != value_of(node.inputs[0]):
+        of_rows = is_n(value) and is_n(steps)
+        if not of_rows and value_of(var) != value_of(node.inputs[0]):
             raise Refused("makes more or fewer steps than it stacks results of")
 
 

@@ -32,6 +32,7 @@ from ..domain import (
     describe,
     independent,
     is_replicated,
+    is_sum,
     product,
     total,
     unlisted,
@@ -241,7 +242,7 @@ def cumulative(node: Apply, values: list[Value]) -> Value:
     """Along other axes than the rows', for each row; it is linear in sums."""
     value = unlisted(values[0])
     axis = node.op.axis
-    if isinstance(value, Partial) and value.op == "sum" and node.op.mode == "add":
+    if is_sum(value) and node.op.mode == "add":
         return value
     axes = None if axis is None else {axis}
     if axes and node.op.mode == "add" and isinstance(value, Sharded):

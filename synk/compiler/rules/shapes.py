@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any
 
 import pytensor.tensor as pt
 from pytensor.compile.ops import DeepCopyOp, ViewOp
@@ -33,7 +32,9 @@ from ..domain import (
     Value,
     constant,
     describe,
+    is_n,
     is_replicated,
+    number_of,
     selected,
     unlisted,
 )
@@ -101,14 +102,10 @@ def real_shape(padder: Padder, node: Apply, values: list[Value]) -> Made:
     if isinstance(rows, Sharded) and (is_whole or rows.axis == node.op.i):
         padder.long[out] = made[0]
         lengths = list(new.shape)
-        lengths[rows.axis] = _real_length(padder, new, rows.axis)
+        each = new.shape[rows.axis] // padder.padded_rows
+        lengths[rows.axis] = padder.real * each
         made = [pt.stack(lengths) if is_whole else lengths[rows.axis]]
     return Made(made, [(shape if is_whole else shape_i)(node, values)])
-
-
-def _real_length(padder: Padder, new: Any, axis: int) -> Any:
-    """Return the length of an axis without the copies."""
-    return padder.real * (new.shape[axis] // padder.padded_rows)
 
 
 @table.placement(ptb.MakeVector, takes_unknown=True, **table.VIEW)
@@ -159,7 +156,7 @@ def row_axis(lengths: Sequence[Value]) -> int | None:
 
 def row_length(value: Value) -> str:
     """Return `Sharded.length` for an axis of this length."""
-    return "n" if isinstance(value, Replicated) and value.exact else "kn"
+    return "n" if is_n(value) else "kn"
 
 
 # -- arrays of a given shape
@@ -204,15 +201,10 @@ def arange(node: Apply, values: list[Value]) -> Value:
     start, stop, step = values
     if all(map(is_replicated, values)):
         return Replicated()
-    numbers = (
-        isinstance(start, Replicated)
-        and start.number == 0
-        and isinstance(step, Replicated)
-        and step.number == 1
-    )
+    numbers = number_of(start) == 0 and number_of(step) == 1
     if is_short(node.outputs[0]):
         raise Refused("counts rows in short integers, which wrap around")
-    if numbers and isinstance(stop, Replicated) and stop.exact:
+    if numbers and is_n(stop):
         return Position()
     is_integer = node.inputs[1].type.numpy_dtype.kind in "iu"
     if numbers and is_integer and isinstance(stop, Replicated) and stop.power == 1:
@@ -263,8 +255,7 @@ def specify_shape(node: Apply, values: list[Value]) -> Value:
 def _is_as_long(value: Value, axis: int, length: Value) -> bool:
     """Return whether `length` follows the rows as the axis of `value` does."""
     if isinstance(value, (Sharded, Position)) and value.axis == axis:
-        is_n = isinstance(length, Replicated) and length.exact
-        return is_n and value.length == "n"
+        return is_n(length) and value.length == "n"
     return is_replicated(length)
 
 
@@ -449,21 +440,13 @@ def _reshaped_position(value: Position, lengths: Sequence[Value]) -> Value:
     """Return row numbers along another axis, if all others have length 1."""
     axis = row_axis(lengths)
     axis = _inferred(lengths) if axis is None else axis
-    others = [_number(size) for i, size in enumerate(lengths) if i != axis]
+    others = [number_of(size) for i, size in enumerate(lengths) if i != axis]
     if axis is None or any(size != 1 for size in others):
         raise Refused(f"gives another shape to {describe(Position())}")
     return replace(value, axis=axis)
 
 
-def _number(value: Value) -> int | None:
-    if not isinstance(value, Replicated) or value.number is None:
-        return None
-    return int(value.number)
-
-
 def _inferred(lengths: Iterable[Value]) -> int | None:
     """Return the axis whose length is given as -1."""
-    for axis, value in enumerate(lengths):
-        if isinstance(value, Replicated) and value.number == -1:
-            return axis
-    return None
+    numbers = list(map(number_of, lengths))
+    return numbers.index(-1) if -1 in numbers else None
