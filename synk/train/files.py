@@ -125,33 +125,6 @@ def _copied(value: Any) -> Any:
     return copy.deepcopy(value) if is_stream else np.array(value)
 
 
-def check_number_of_ranks(
-    path: Path,
-    ranks: int,
-    rule: Any,
-    variables: Sequence[SharedVariable],
-    holdings: Sequence[Holding],
-) -> None:
-    """Raise unless values of `ranks` ranks can be restored on this session's ranks.
-
-    On another number of ranks that needs replicated variables, and no rule.
-    """
-    if ranks == SESSION.size:
-        return
-    why = [
-        f"{var} was {holding}"
-        for var, holding in zip(variables, holdings, strict=True)
-        if holding.kind != "replicated"
-    ]
-    if rule is not None:
-        why = [f"by {rule!r} each rank has parameters of its own"]
-    if why:
-        raise CheckpointError(
-            f"{path} is of {ranks} ranks, and there are {SESSION.size}, but only"
-            f" replicated variables fit another number of ranks: {why[0]}"
-        )
-
-
 # -- variables that a step only reads
 
 

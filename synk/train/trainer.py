@@ -15,7 +15,7 @@ import numpy as np
 from ..call.function import Function
 from ..call.uses import run_as_workers
 from ..callbacks import Callback
-from ..errors import StateError
+from ..errors import CheckpointError, StateError
 from ..exchange.group import Workers
 from ..exchange.worker import Parameters
 from ..files.order import Part
@@ -332,16 +332,24 @@ class Trainer:
                 path, "the number of nodes", header["nodes"], SESSION.nodes
             )
         holdings = [
-            Holding(kind, since, None if rows is None else tuple(rows))
+            Holding(kind, since, rows and tuple(rows))
             for kind, since, rows in header["held"]
         ]
         variables, ranks = self._step.updated, header["ranks"]
         values = header["variables"]
         others = self._set.values_of(path, header["set"])
-        files.check_number_of_ranks(path, ranks, self._rule, variables, holdings)
         if ranks == SESSION.size:
             files.restore_values(variables, values, holdings, "Trainer.load")
         else:
+            pairs = zip(variables, holdings, strict=True)
+            own = [f"{var} was {of}" for var, of in pairs if of.kind != "replicated"]
+            if self._rule is not None:
+                own = [f"by {self._rule!r} each rank has parameters of its own"]
+            if own:
+                raise CheckpointError(
+                    f"{path} is of {ranks} ranks, and there are {SESSION.size}, but"
+                    f" only replicated variables fit another number of ranks: {own[0]}"
+                )
             files.restore_in_script(variables, values)
         if self._rule is not None:
             self._workers = workers = Workers(self._rule, self._params, self._are_nodes)
