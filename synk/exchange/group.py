@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 from pytensor.compile import SharedVariable
 
-from ..memory.segment import Place, Segment
+from ..memory.segment import Segment
 from ..ranks.context import RankContext
 from ..ranks.ledger import Holding
 from ..ranks.replication import master_replicate_variables
@@ -76,16 +76,14 @@ class Workers:
                 f" {', '.join(dtypes)}"
             )
         self._made_for = weakref.ref(SESSION.pool)
-        start = Parameters(params).vector()
-        setup = Setup(rule, dtypes[0], start.size, n, are_nodes)
-        self._medium = setup.medium(SESSION.context.local.size)
-        segment = self._medium.segment
-        self._medium.fill(start)
-        common = self.number, setup, master_replicate_variables(self.params)
-        mine = *common, self._medium
-        SESSION.run(worker_open, *common, segment.place, mine=mine)
+        size = Parameters(params).vector().size
+        setup = Setup(rule, dtypes[0], size, n, are_nodes)
+        numbers = master_replicate_variables(self.params)
+        SESSION.run(worker_open, self.number, setup, numbers)
+        self._medium: Medium = SESSION.context.workers[self.number].medium
         SESSION.ledger.note(self.params, TRAINING)
-        for notice in (("workers", self.number), ("segment", segment.key)):
+        key = self._medium.segment.key
+        for notice in (("workers", self.number), ("segment", key)):
             weakref.finalize(self, SESSION.notify, *notice).atexit = False
 
     @property
@@ -202,31 +200,25 @@ class Workers:
 
 
 def worker_open(
-    context: RankContext,
-    number: int,
-    setup: Setup,
-    numbers: list[int],
-    shared: Medium | Place,
+    context: RankContext, number: int, setup: Setup, numbers: list[int]
 ) -> None:
     """Make this rank a worker of a rule.
 
-    `numbers` are those of the parameters' variables. `shared` is the master's centre or
-    mailboxes, for workers the place of its segment; other nodes make their own.
+    `numbers` are those of the parameters' variables. The first rank of each machine
+    makes the centre or mailboxes.
     """
     variables = [context.variables[i] for i in numbers]
     local, over_nodes, several = context.local, None, context.comm is not context.local
-    if several and local.rank:
-        shared = local.exchange(None)[0]
-    elif several:
-        if isinstance(shared, tuple):  # a place on node 0, useless on this node
-            shared = setup.medium(local.size)
-            shared.fill(Parameters(variables).vector())
+    if local.rank:
+        segment = context.attachments.segment(*local.exchange(None)[0])
+        shared = setup.medium(local.size, lambda nbytes: segment)
+    else:
+        shared = setup.medium(local.size)
+        shared.fill(Parameters(variables).vector())
+        if context.rank:
             notice = "segment", shared.segment.key
             weakref.finalize(shared, SESSION.notify, *notice).atexit = False
         local.exchange(shared.segment.place)
-    if isinstance(shared, tuple):
-        segment = context.attachments.segment(*shared)
-        shared = setup.medium(local.size, lambda nbytes: segment)
     if several:
         from .over_nodes import OverNodes  # imports MPI
 
