@@ -103,8 +103,9 @@ def whole_step(model: Any) -> Iterator[None]:
     their sum to `vels2`, and the next step first moved the parameters by that. synk
     does not write to `vels2`, so such a step would never move the parameters.
     """
-    velocities = getattr(model, "vels", None) or ()
-    before = _values(model.params), _values(velocities)
+    given = getattr(model, "vels", None) or ()
+    velocities = [var for var in given if isinstance(var, SharedVariable)]
+    before = [[var.get_value() for var in of] for of in (model.params, velocities)]
     yield
     has_moved = _differ(model.params, before[0])
     rate = float(np.asarray(model.shared_lr.get_value()))
@@ -116,18 +117,10 @@ def whole_step(model: Any) -> Iterator[None]:
         )
 
 
-def _values(variables: Sequence) -> list[np.ndarray | None]:
-    return [
-        np.array(var.get_value()) if isinstance(var, SharedVariable) else None
-        for var in variables
-    ]
-
-
 def _differ(variables: Sequence, before: Sequence) -> bool:
     return any(
-        not np.array_equal(now, then, equal_nan=True)
-        for now, then in zip(_values(variables), before, strict=True)
-        if now is not None
+        not np.array_equal(var.get_value(), then, equal_nan=True)
+        for var, then in zip(variables, before, strict=True)
     )
 
 

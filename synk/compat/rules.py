@@ -22,11 +22,9 @@ from ..variables.checkpoints import save
 from . import contract
 from .recorder import Recorder
 from .worker import (
-    WORDS_NBYTES,
     Facts,
     ModelSpec,
     ModelWorker,
-    shared_words,
     worker_adjust,
     worker_adopt,
     worker_build,
@@ -147,16 +145,16 @@ class ModelRule:
         check_equal(SESSION.run(worker_build, spec))
         mine: ModelWorker = SESSION.context.model
         self.model, self.recorder = mine.model, mine.recorder
-        segment = Segment(WORDS_NBYTES)
+        segment = Segment(16)
         numbers = master_adopt(mine.params)
         SESSION.run(worker_adopt, numbers, segment.place, mine=(numbers, segment))
-        workers, words, count = Workers(rule, mine.params), shared_words(segment), 0
+        workers, count = Workers(rule, mine.params), 0
         begin = int(self.model.epoch)
         try:
             for epoch in range(begin, int(self.model.n_epochs)):
                 if epoch > begin:
                     workers.hide()
-                words[:] = 0
+                mine.words[:] = 0
                 workers.ready()
                 mine.recorder.start_epoch()
                 count, *_ = SESSION.run(worker_train, workers.number, epoch, count)
@@ -289,16 +287,13 @@ class GOSGD(ModelRule):
 
 def places_of(devices: Sequence[str]) -> tuple[int, Any]:
     """Return the number of ranks, and `fork`'s devices, for Theano's names of them."""
-    if isinstance(devices, str) or not all(isinstance(name, str) for name in devices):
+    is_list = not isinstance(devices, str) and len(devices) > 0
+    if not is_list or not all(isinstance(name, str) for name in devices):
         raise TypeError(
             f"devices must be a list of names, as ['cpu0', 'cpu1'], got {devices!r}"
         )
-    if not devices:
-        raise ValueError("devices is empty: it has a name for each worker")
     kinds, numbers = set(), []
     for name in devices:
-        if ":" in name:
-            raise ValueError(f"{name!r} names a host, and ranks run on one machine")
         found = re.fullmatch(r"(cpu|cuda|gpu)(\d*)", name)
         if found is None:
             raise ValueError(f"a device is cpu0, cuda0 and the like, got {name!r}")

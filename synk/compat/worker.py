@@ -75,12 +75,12 @@ class ModelWorker:
         )
         return Facts(int(model.n_epochs), int(model.epoch), int(model.n_subb), params)
 
-    def open(self, words: np.ndarray) -> None:
+    def open(self, shared: Segment) -> None:
         """Use the ranks' shared words: a lock, and the number of drawn batches."""
         context = self._context
         looks, patience = context.control.looks, context.comm.patience
-        self._words = words
-        self._locks = Locks(words, context.rank, looks, patience)
+        self.words = shared.array("int64", (2,))
+        self._locks = Locks(self.words, context.rank, looks, patience)
 
     # -- training
 
@@ -158,8 +158,8 @@ class ModelWorker:
         """Return the number of the next batch, counted over all ranks."""
         try:
             self._locks.acquire(_LOCK)
-            drawn = int(self._words[_DRAWN])
-            self._words[_DRAWN] = drawn + 1
+            drawn = int(self.words[_DRAWN])
+            self.words[_DRAWN] = drawn + 1
         finally:
             self._locks.release_all(_LOCK, _LOCK + 1)
         return drawn
@@ -192,14 +192,6 @@ class ModelWorker:
         return following
 
 
-WORDS_NBYTES = 16
-
-
-def shared_words(segment: Segment) -> np.ndarray:
-    """Return the ranks' shared words, in a segment of `WORDS_NBYTES`."""
-    return segment.array("int64", (2,))
-
-
 # -- commands
 
 
@@ -224,7 +216,7 @@ def worker_adopt(
     if context.rank:
         context.variables.update(zip(numbers, mine.params, strict=True))
         shared = context.attachments.segment(*shared)  # type: ignore[misc]
-    mine.open(shared_words(shared))  # type: ignore[arg-type]
+    mine.open(shared)  # type: ignore[arg-type]
 
 
 def worker_train(context: RankContext, number: int, epoch: int, count: int) -> int:
