@@ -31,48 +31,37 @@ def _with_shape(x: Any, shape: Any) -> Any:
     x = pt.as_tensor_variable(x)
     if shape is None or x.owner is None:
         return x
-    known = [
-        int(length) if isinstance(length, int | np.integer) else None
-        for length in shape
-    ]
-    return pt.specify_shape(x, [None, *known[1:]])
+    known = [n if isinstance(n, int | np.integer) else None for n in shape[1:]]
+    return pt.specify_shape(x, [None, *known])
 
 
-def conv2d(
-    input: Any,
-    filters: Any,
-    input_shape: Any = None,
-    filter_shape: Any = None,
-    border_mode: Any = "valid",
-    subsample: Any = (1, 1),
-    filter_flip: bool = True,
-    image_shape: Any = None,
-    *,
-    unshared: bool = False,
-    **options: Any,
-) -> Any:
-    """Convolve images with filters; see ``synk.nn.conv2d``, also for the options.
+def _convolution(op: Callable) -> Callable:
+    """Return a function of `synk.nn` that takes shapes, as in Theano.
 
-    The shapes may have None for unknown lengths; `image_shape` is an older name of
-    `input_shape`.
+    The shapes may have None for unknown lengths.
     """
-    _refuse(unshared)
-    known = image_shape if input_shape is None else input_shape
-    x, w = _with_shape(input, known), _with_shape(filters, filter_shape)
-    return nn.conv2d(x, w, border_mode, subsample, filter_flip, **options)
+
+    @also_named("image_shape", "input_shape")
+    @functools.wraps(op)
+    def conv(
+        input: Any,
+        filters: Any,
+        input_shape: Any = None,
+        filter_shape: Any = None,
+        *args: Any,
+        unshared: bool = False,
+        **options: Any,
+    ) -> Any:
+        _refuse(unshared)
+        x, w = _with_shape(input, input_shape), _with_shape(filters, filter_shape)
+        return op(x, w, *args, **options)
+
+    conv.__module__ = __name__  # for pickling
+    return conv
 
 
-def conv3d(
-    input: Any,
-    filters: Any,
-    input_shape: Any = None,
-    filter_shape: Any = None,
-    *args: Any,
-    **options: Any,
-) -> Any:
-    """Convolve volumes with filters: `conv2d` with one more axis."""
-    x, w = _with_shape(input, input_shape), _with_shape(filters, filter_shape)
-    return nn.conv3d(x, w, *args, **options)
+conv2d = _convolution(nn.conv2d)
+conv3d = _convolution(nn.conv3d)
 
 
 def conv2d_grad_wrt_inputs(

@@ -77,18 +77,15 @@ def use(device: str, *_: Any, **__: Any) -> None:
         )
 
 
-class Answer:
-    """A function such as `dnn_available`: it returns False, and `msg` says why."""
+def _answer(name: str, msg: str) -> Any:
+    """Return a function such as `dnn_available`: False, and its `msg` says why."""
 
-    avail = False
-
-    def __init__(self, name: str, msg: str) -> None:
-        self.__name__ = name
-        self.msg = msg
-
-    def __call__(self, context_name: Any = None) -> bool:
-        """Return False: cuDNN is not available."""
+    def answer(context_name: Any = None) -> bool:
         return False
+
+    answer.__name__ = name
+    vars(answer).update(msg=msg, avail=False)
+    return answer
 
 
 def version(raises: bool = True) -> int:
@@ -111,15 +108,15 @@ _OTHERS: dict[str, dict[str, Any]] = {
         **_CONTEXTS,
     },
     "gpuarray.dnn": {
-        "dnn_available": Answer("dnn_available", _PYGPU),
-        "dnn_present": Answer("dnn_present", _PYGPU),
+        "dnn_available": _answer("dnn_available", _PYGPU),
+        "dnn_present": _answer("dnn_present", _PYGPU),
         "version": version,
     },
     "gpuarray.type": _CONTEXTS,
     "sandbox.cuda": {
         "cuda_available": False,
         "cuda_enabled": False,
-        "dnn_available": (answer := Answer("dnn_available", _CUDA)),
+        "dnn_available": (answer := _answer("dnn_available", _CUDA)),
         "dnn_version": version,
         "use": use,
     },
