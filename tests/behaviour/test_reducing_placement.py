@@ -15,15 +15,10 @@ from reference import PY
 
 import synk
 
+pytestmark = pytest.mark.usefixtures("scans_in_python")
+
 FAST = pytensor.compile.mode.Mode("py", "fast_run")
 OPTIONS = {"mode": PY, "on_unused_input": "ignore"}
-
-
-@pytest.fixture(autouse=True)
-def in_python():
-    """Have Ops that are graphs themselves run in Python."""
-    with pytensor.config.change_flags(mode=PY, linker="py", cxx=""):
-        yield
 
 
 def serial(inputs, outputs, values, mode=PY):

@@ -16,12 +16,7 @@ from reference import PY
 
 import synk
 
-
-@pytest.fixture(autouse=True, scope="module")
-def in_python():
-    """Have Ops that are graphs themselves run in Python."""
-    with pytensor.config.change_flags(mode=PY, linker="py", cxx=""):
-        yield
+pytestmark = pytest.mark.usefixtures("scans_in_python")
 
 
 class Slow(Act):

@@ -78,12 +78,12 @@ def test_outputs_are_combined_over_blocks():
     eta = X @ (W + shared)
     takes = {
         "sum tree": [(Y * eta).sum(), X.T @ (Y - eta), Y.sum()],
-        "avg tree": [eta.mean(), Y.mean()],
+        "avg tree": [Y.mean()],
         "prod tree": [pt.exp(Y / 99).prod()],
         "sum": [(eta > 0).sum()],
         "max": [Y.max()],
         "min": [X.min(axis=0)],
-        "rows": [eta * Y, X * 2],
+        "rows": [eta * Y],
         None: [W * 2],
     }
     outputs = [output for some in takes.values() for output in some]
@@ -97,11 +97,11 @@ def test_outputs_are_combined_over_blocks():
         expected = function(*args)
         for size in (7, ROWS - 1, ROWS, 1000):
             entries, shapes, others = loop(size, 0, ROWS, *args)
-            assert shapes == [(), (3,), (), (), (), ()]
+            assert shapes == [(), (3,), (), (), ()]
             total = entries.prod(axis=0)
-            total[:7] = entries[:, :7].sum(axis=0)
-            total[5:7] /= ROWS
-            found = [total[0], total[1:4], *total[4:8], *others]
+            total[:6] = entries[:, :6].sum(axis=0)
+            total[5] /= ROWS
+            found = [total[0], total[1:4], *total[4:7], *others]
             for mine, theirs in zip(found, expected, strict=True):
                 rtol = 1e-6 if theirs.dtype == "float32" else 1e-12
                 assert np.shape(mine) == theirs.shape
