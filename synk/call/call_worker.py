@@ -19,6 +19,7 @@ from ..engines import compiles_in_calls
 from ..memory.partition import Selection, count, part_lengths, select
 from ..programs import running
 from ..programs.one_call import Reducer, Task
+from ..programs.padding import rows_computed
 from ..ranks.context import RankContext
 from ..ranks.streams import split, worker_states
 from ..reduce_tree import TreeOutput, block_cut
@@ -92,7 +93,11 @@ def timed(
 
 
 def _needs_compilation(task: Task, is_padded: bool) -> bool:
-    """Return whether some rank has to compile for the shapes of this call."""
+    """Return whether some rank has to compile for the shapes of this call.
+
+    It keeps the others waiting. So every rank records the rows of all, and all leave
+    the same calls out of their times.
+    """
     kind = (
         task.kind,
         task.num_slices,
@@ -100,7 +105,14 @@ def _needs_compilation(task: Task, is_padded: bool) -> bool:
         tuple([source.shape[1:] for source in task.sources]),
         tuple([np.shape(value) for value in task.constants]),
     )
-    return task.programs.shapes_met.are_new(kind, task.weights, is_padded)
+    met = task.programs.rows_met.setdefault(kind, [[] for _ in task.weights])
+    before = sum(map(len, met))
+    for known, rows in zip(met, task.weights, strict=True):
+        if is_padded and rows:
+            rows_computed(known, rows)
+        elif rows not in known:
+            known.append(rows)
+    return sum(map(len, met)) > before
 
 
 class RankShare:

@@ -17,6 +17,7 @@ from typing import Any
 
 import pytensor.tensor as pt
 from pytensor.graph.basic import Apply, Variable
+from pytensor.graph.traversal import io_toposort
 
 from ..errors import SplitError
 from ..ops import AllGather, AllReduce, AllRows, OwnRows
@@ -45,7 +46,6 @@ class AsWritten:
 
     def __init__(self, rows: Mapping[Variable, Value], call: CallVariables) -> None:
         self._rows, self._call = rows, call
-        self._seen: set[Apply] = set()
         self._new: dict[Variable, Variable] = {}
         self.asserted: dict[Variable, Value] = {}
 
@@ -55,15 +55,8 @@ class AsWritten:
         Raises `SplitError` if a gathered value is not shown to have a rank's number of
         rows, or if a mark is in a graph within an Op, where ranks cannot meet.
         """
-        todo = [(var.owner, False) for var in graph if var.owner]
-        while todo:
-            node, is_ready = todo.pop()
-            if is_ready:
-                self._visit(node)
-            elif node not in self._seen:
-                self._seen.add(node)
-                todo.append((node, True))
-                todo += [(var.owner, False) for var in node.inputs if var.owner]
+        for node in io_toposort([], list(graph)):
+            self._visit(node)
         return [self._new.get(var, var) for var in graph]
 
     def _visit(self, node: Apply) -> None:

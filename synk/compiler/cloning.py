@@ -13,14 +13,10 @@ from pytensor.graph.op import HasInnerGraph
 from pytensor.graph.traversal import io_toposort
 from pytensor.scan.op import Scan
 from pytensor.tensor.basic import Alloc
-from pytensor.tensor.elemwise import CAReduce, DimShuffle, Elemwise
 from pytensor.tensor.special import LogSoftmax, Softmax
 
 from ..user_frames import hand_on_line
 from .rules.base import PUTTING
-
-# Most nodes are of these Ops, whose output types follow from the input types.
-_TYPED_BY_INPUTS = (Elemwise, DimShuffle, CAReduce)
 
 
 def with_inputs(node: Apply, inputs: Sequence[Variable]) -> Apply:
@@ -32,15 +28,7 @@ def with_inputs(node: Apply, inputs: Sequence[Variable]) -> Apply:
     if not hasattr(node, "clone_with_new_inputs"):
         # PyTensor 3.3 freezes graphs within Ops.
         return node.op.make_node(*inputs)
-    if not isinstance(node.op, _TYPED_BY_INPUTS) or any(
-        new.type != old.type for new, old in zip(inputs, node.inputs, strict=True)
-    ):
-        return node.clone_with_new_inputs(list(inputs), strict=False)
-    # As `clone_with_new_inputs`, in a third of the time.
-    outputs = [var.type.make_variable(var.name) for var in node.outputs]
-    for new, old in zip(outputs, node.outputs, strict=True):
-        vars(new.tag).update(vars(old.tag))
-    return Apply(node.op, list(inputs), outputs)
+    return node.clone_with_new_inputs(list(inputs), strict=False)
 
 
 def with_inner(nodes: Iterable[Apply]) -> Iterator[Apply]:

@@ -58,20 +58,12 @@ def settle(asked: Asked) -> FunctionSpec:
                 numbers += node.inputs
     if others.isdisjoint(ancestors(numbers)):
         return _settled(asked)
-    error = None
-    try:
-        spec = _settled(asked)
-    except SplitError as raised:
-        error = raised
-    if error is None and not spec.refused:
-        return spec
-    with contextlib.suppress(SplitError):
-        paired = _settled(replace(asked, are_paired=True))
-        if not paired.refused:
-            return paired
-    if error is not None:
-        raise error
-    return spec
+    for are_paired in (False, True):
+        with contextlib.suppress(SplitError):
+            spec = _settled(replace(asked, are_paired=are_paired))
+            if not spec.refused:
+                return spec
+    return _settled(asked)  # refused, or with the error, as if they need not be equal
 
 
 def _settled(asked: Asked) -> FunctionSpec:

@@ -52,37 +52,6 @@ def rows_computed(sizes: list[int], real: int) -> int:
     return rows or real
 
 
-class ShapesMet:
-    """The numbers of rows that all ranks had in calls of one function.
-
-    A rank that compiles keeps the others waiting. So every rank records the shapes of
-    all, and all leave the same calls out of their times.
-    """
-
-    def __init__(self) -> None:
-        self._calls: set[tuple] = set()
-        self._shares: set[tuple] = set()
-        self._sizes: dict[tuple, list[list[int]]] = {}
-
-    def are_new(self, kind: tuple, by_rank: Sequence[int], is_padded: bool) -> bool:
-        """Return whether some rank compiles for a call, and record the call.
-
-        `by_rank` has the rows of each rank; `kind` is all else that code depends on.
-        """
-        if is_padded:
-            sizes = self._sizes.setdefault(kind, [[] for _ in by_rank])
-            pairs = zip(sizes, by_rank, strict=True)
-            by_rank = [rows_computed(of, rows) if rows else 0 for of, rows in pairs]
-        call = kind, tuple(by_rank)
-        if call in self._calls:
-            return False
-        self._calls.add(call)
-        shares = {(kind, rank, rows) for rank, rows in enumerate(by_rank)}
-        is_new = not shares <= self._shares
-        self._shares |= shares
-        return is_new
-
-
 class Padding:
     """The padded form of a function's graph, and the numbers of rows with code."""
 

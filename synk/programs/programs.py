@@ -18,6 +18,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Literal, TypeAlias
 
 from pytensor.compile import SharedVariable
@@ -44,7 +45,6 @@ from .padding import (
     CannotPad,
     PaddedSize,
     Padding,
-    ShapesMet,
     widened,
 )
 
@@ -59,13 +59,13 @@ class KeptTerms:
     """The kept values of a part on one rank, for the rows of the last call."""
 
     def __init__(self) -> None:
-        self._key: Any = None
-        self._values: dict[Variable, Any] = {}
+        # The key with its values, so that an interrupt finds both or neither.
+        self._kept: tuple[Any, dict[Variable, Any]] = None, {}
 
     @property
     def nbytes(self) -> int:
         """The bytes of the kept values."""
-        return sum(value.nbytes for value in self._values.values())
+        return sum(value.nbytes for value in self._kept[1].values())
 
     def of(
         self, part: Part, key: tuple | None, compute: Callable[[], list]
@@ -77,14 +77,11 @@ class KeptTerms:
         """
         if key is None:
             return dict(zip(part.wants, compute(), strict=True))
-        if (id(part), key) == self._key:
-            return self._values
-        self._key, self._values = None, {}
-        values = dict(zip(part.wants, compute(), strict=True))
-        # In this order: an interrupt in between must not leave a key without values.
-        self._values = values
-        self._key = id(part), key
-        return values
+        if (id(part), key) != self._kept[0]:
+            self._kept = None, {}  # frees the former values first
+            values = dict(zip(part.wants, compute(), strict=True))
+            self._kept = (id(part), key), values
+        return self._kept[1]
 
 
 class Programs:
@@ -98,6 +95,10 @@ class Programs:
         self.spec = spec
         self.engine: Engine = engine_for(spec.mode)
         check_engine(spec.precision, self.engine)
+        how = {"mode": spec.mode, "name": spec.name, "options": spec.options}
+        self._compile_graph: Callable[..., Callable] = partial(
+            self.engine.compile_graph, **how, precision=spec.precision
+        )
         self.label = f"function {spec.name!r}" if spec.name else "a function"
         self.label += spec.made
         self.streams_used = [
@@ -121,7 +122,9 @@ class Programs:
         if spec.pad and self.engine.NEEDS_SIZES:
             self.padding = Padding(spec)
         self.is_padded = self.padding is not None and self.padding.reason is None
-        self.shapes_met = ShapesMet()
+        self.rows_met: dict[tuple, list[list[int]]] = {}
+        """For each rank, the numbers of its rows that it has code for, by all else that
+        code depends on."""
         self.loader = RowLoader(len(spec.row_inputs), len(spec.bcast_inputs))
 
     def streams(self, kind: CallKind) -> list[CommonStream]:
@@ -162,12 +165,14 @@ class Programs:
                 in_place = not self.engine.ON_DEVICE
                 made = cut(self.spec, subset, kind == "slice", in_place)
             if self.engine.ON_DEVICE and kind in ("step", "uncut"):
-                store_together(made, self.spec, self._is_whole)
+                padding = self.padding if self.is_padded else None
+                store_together(
+                    made,
+                    self.spec,
+                    lambda var: padding is None or padding.is_whole(var),
+                )
             self._cuts[key] = made
         return self._cuts[key]
-
-    def _is_whole(self, var: Variable) -> bool:
-        return not self.is_padded or self.padding.is_whole(var)  # type: ignore[union-attr]
 
     def kept(self, subset: Subset) -> Kept | None:
         """Return the part that computes terms of the rows alone, or None."""
@@ -252,7 +257,7 @@ class Programs:
         n = len(piece.computes)
         updates = list(zip(targets, graphs[n:], strict=True))
         inputs = [*self.spec.all_inputs, *received]
-        return self._compiled_graph(inputs, graphs[:n], updates)
+        return self._compile_graph(inputs, graphs[:n], updates)
 
     def writer(self, kind: CallKind, subset: Subset, i: int) -> Callable:
         """Return a function that makes update i by writing to elements, in place."""
@@ -260,18 +265,8 @@ class Programs:
             made, (shared, _) = self.cut(kind, subset).written[i], self.spec.updates[i]
             taken: list[Variable] = [var.type() for var in made.takes]
             new = shared.type.filter_variable(made.new_value(shared, taken))
-            self._writers[i] = self._compiled_graph(taken, [], [(shared, new)])
+            self._writers[i] = self._compile_graph(taken, [], [(shared, new)])
         return self._writers[i]
-
-    def _compiled_graph(
-        self,
-        inputs: list[Variable],
-        outputs: list[Variable],
-        updates: list[tuple[SharedVariable, Variable]],
-    ) -> Callable:
-        spec = self.spec
-        how = spec.mode, spec.name, spec.options, spec.precision
-        return self.engine.compile_graph(inputs, outputs, updates, *how)
 
     # -- rows
 
