@@ -108,10 +108,19 @@ class Cut:
     # and these are intact if the call fails on another rank.
     stored: list[int]
     on_rows: set[Variable]  # variables that depend on a rank's own rows
-    # Indices of updates whose new value is also an output, or another's new value.
-    copied: set[int] = field(default_factory=set)
     # Updates that only write some elements of the variable, by index in `updates`.
     written: dict[int, Written] = field(default_factory=dict)
+
+    @cached_property
+    def copied(self) -> set[int]:
+        """Which of `stored` have a new value that is also an output, or another's."""
+        taken, found = set(self.outputs), set()
+        for i in self.stored:
+            _, new = self.updates[i]
+            if new in taken:
+                found.add(i)
+            taken.add(new)
+        return found
 
     @cached_property
     def meets(self) -> bool:
@@ -153,8 +162,7 @@ def uncut(spec: FunctionSpec, subset: Iterable[int], in_place: bool = True) -> C
     wants = dict.fromkeys([*outputs, *(updates[i][1] for i in stored)])
     made = [pair for i, pair in enumerate(updates) if i not in stored]
     stages = [Stage(Part(), Part(), Part(list(wants), updates=made), [], COMPUTE)]
-    copied = _copied(outputs, updates, stored)
-    return Cut(stages, outputs, updates, stored, set(), copied)
+    return Cut(stages, outputs, updates, stored, set())
 
 
 def store_together(
@@ -279,12 +287,8 @@ class _Cutter:
         stored = self._place_updates(stages)
         for stage in stages:
             stage.phase = COMPUTE if stage.rows else COMMON
-        updates = self.spec.updates
-        copied = _copied(self.outputs, updates, stored)
-        return Cut(
-            *(stages, self.outputs, updates, stored, self.on_rows, copied),
-            written=self.written,
-        )
+        how = stages, self.outputs, self.spec.updates, stored, self.on_rows
+        return Cut(*how, self.written)
 
     def _part(
         self,
@@ -406,21 +410,6 @@ def _walk(
         return None if var.owner is None or is_given(var) else var.owner.inputs
 
     yield from walk(wants, before, bfs=False)  # type: ignore[misc]
-
-
-def _copied(
-    outputs: Iterable[Variable],
-    updates: Sequence[tuple[SharedVariable, Variable]],
-    stored: Iterable[int],
-) -> set[int]:
-    """Return which of `stored` have a new value that is also an output or another's."""
-    taken, copied = set(outputs), set()
-    for i in stored:
-        _, new = updates[i]
-        if new in taken:
-            copied.add(i)
-        taken.add(new)
-    return copied
 
 
 def _drawn_once(

@@ -14,7 +14,7 @@ the changes of its present call, and those of the last call until ranks have met
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from types import MappingProxyType
 from typing import Any, TypeAlias
@@ -69,8 +69,8 @@ class Transaction:
         changes: Changes = []
         for var in overwritten:
             storage = var.container.storage
-            restore = _restoring(storage[0])
-            changes.append(partial(_put_back, storage, storage[0], restore))
+            changes.append(partial(_put, (storage,), (storage[0],)))
+            changes += _restoring(storage[0])
         launch, made, _, last = self._progress
         self._progress = (launch, made, changes, last)
 
@@ -91,7 +91,7 @@ class Transaction:
         changes = self._progress[2]
         assert changes is not None
         storage = var.container.storage
-        changes.append(partial(_put_back, storage, storage[0]))
+        changes.append(partial(_put, (storage,), (storage[0],)))
         if type(value) is not np.ndarray:
             engine.set_value(var, value)
             value = storage[0]
@@ -120,7 +120,7 @@ class Transaction:
         def restore() -> None:
             array[index] = former
 
-        changes.append(partial(_put_back, storage, array, restore))
+        changes += [partial(_put, (storage,), (array,)), restore]
         self._stored[id(storage)] = [storage], [array]
         write()
 
@@ -177,29 +177,20 @@ def _undo(changes: Changes) -> None:
         put_back()
 
 
-def _put(storages: list[list[Any]], values: list[Any]) -> None:
+def _put(storages: Sequence[list[Any]], values: Sequence[Any]) -> None:
     for storage, value in zip(storages, values, strict=True):
         storage[0] = value
 
 
-def _put_back(
-    storage: list[Any], value: Any, restore: Callable[[], None] | None = None
-) -> None:
-    """Put an object back into a storage; `restore` first restores its contents."""
-    if restore is not None:
-        restore()
-    storage[0] = value
-
-
-def _restoring(value: Any) -> Callable[[], None] | None:
-    """Return a function that restores an object's present contents; None if fixed."""
+def _restoring(value: Any) -> Changes:
+    """Return a function that restores an object's present contents; none if fixed."""
     if isinstance(value, np.random.Generator):
         generator, state = value.bit_generator, value.bit_generator.state
 
         def restore() -> None:
             generator.state = state
 
-        return restore
+        return [restore]
     if isinstance(value, np.ndarray) and value.flags.writeable:
-        return partial(np.copyto, value, value.copy())
-    return None
+        return [partial(np.copyto, value, value.copy())]
+    return []
