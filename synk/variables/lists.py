@@ -179,44 +179,39 @@ def master_store(
     numbers = master_replicate_variables(variables, are_read=rank is not None)
     theirs = stage_values(given, checked)
     with changing(variables, holding) as launch:
-        SESSION.run(
-            worker_broadcast if rank is None else worker_store,
-            *(launch.number, rank, numbers, theirs),
-            mine=(launch.number, rank, numbers, checked),
-        )
+        work: Any = worker_broadcast if rank is None else worker_store
+        common = launch.number, *([] if rank is None else [rank]), numbers
+        SESSION.run(work, *common, theirs, mine=(*common, checked))
+
+
+def worker_broadcast(
+    context: RankContext, launch: int, numbers: list, values: list
+) -> None:
+    """Copy values into this rank's variables."""
+    mine = [
+        value.values[context.rank]
+        if type(value) is OfRanks
+        else value_for_rank(context.array(value), context.rank)
+        for value in values
+    ]
+    store(context, launch, numbers, mine)
 
 
 def worker_store(
-    context: RankContext, launch: int, only: int | None, numbers: list, values: list
+    context: RankContext, launch: int, only: int, numbers: list, values: list
 ) -> None:
-    """Copy values into this rank's variables, if `only` is None or this rank."""
-    if only is None:
-        mine = [
-            value.values[context.rank]
-            if type(value) is OfRanks
-            else value_for_rank(context.array(value), context.rank)
-            for value in values
-        ]
-        store(context, launch, numbers, mine)
-    elif only == context.rank:
+    """Copy values into the variables of the rank `only`."""
+    if only == context.rank:
         store(context, launch, numbers, map(context.array, values))
-
-
-def worker_broadcast(context: RankContext, *args: Any) -> None:
-    """Do as `worker_store` for all ranks; traces and messages show this name."""
-    worker_store(context, *args)
 
 
 def _encode_store(args: tuple, encoder: Encoder) -> tuple:
     """Return the command for nodes: a value for one rank goes to its node alone."""
     launch, only, numbers, values = args
-    if only is None:
-        return args
     return launch, only, numbers, [encoder.to_one(only, value) for value in values]
 
 
 CODECS[worker_store] = Codec(_encode_store, lambda args, here, copies: args)
-CODECS[worker_broadcast] = CODECS[worker_store]
 
 
 def check_rank(rank: int) -> int:
