@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -113,6 +114,8 @@ class Worker:
         self.parameters = Parameters(variables)
         self.steps = 0
         self.times = ExchangeTimes(repr(rule), self.parameters.nbytes)
+        # It does not hold this worker, which would be a circle through its sweeper.
+        self.acquire = partial(_acquire, self.times, self.locks)
         self._reported = np.zeros(2)
         self._exchanges: list[tuple[int, Exchange]] = []
         self._own: list[np.ndarray] | None = None  # own values, between show and hide
@@ -232,12 +235,13 @@ class Worker:
                 # Also after an error: written values belong to the variables.
                 self.parameters.close()
 
-    def acquire(self, lock: int) -> None:
-        """Wait for a lock and take it; the time counts as waiting."""
-        with self.times.wait():
-            self.locks.acquire(lock)
-
     def note(self, move: int, exchange: Exchange) -> None:
         """Record an exchange, with the number of its move of the centre."""
         self._exchanges.append((move, exchange))
         self.times.count(exchange.staleness)
+
+
+def _acquire(times: ExchangeTimes, locks: Locks, lock: int) -> None:
+    """Wait for a lock and take it; the time counts as waiting."""
+    with times.wait():
+        locks.acquire(lock)

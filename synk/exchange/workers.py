@@ -39,9 +39,9 @@ class CentreWorker(Worker):
         self._given = centre.given[:1] if self.is_node else centre.given
         # With several machines, the first row has the sum.
         summands = self._given if self.over_nodes is None else self._given[:1]
-        sizes, arrays = self.parameters.sizes, lambda: self.parameters.arrays
-        how = arrays, local.rank, self.n, self.acquire, summands
-        self._sweeper = Sweeper(centre, sizes, *how)
+        parameters = self.parameters
+        how = (lambda: parameters.arrays), local.rank, self.n, self.acquire, summands
+        self._sweeper = Sweeper(centre, parameters.sizes, *how)
         self._own_courses = [
             self._sweeper.course(blocks[local.rank :: local.size])
             for blocks in centre.fragments
