@@ -21,10 +21,15 @@ from pytensor.tensor.type import TensorType
 class KernelOp(Op):
     """An Op of float tensors with one output, computed by equivalent kernels."""
 
+    __props__: ClassVar[tuple[str, ...]]
     KERNELS: ClassVar[tuple[Callable, Callable]]
     """The kernels for numpy and for JAX, called with the result of `arguments`."""
     UNCONNECTED: ClassVar[tuple[int, ...]] = ()
     """Inputs without a gradient, for example as only their shape counts."""
+
+    def sibling(self, cls: type[KernelOp]) -> Any:
+        """Return an Op of another class with the same parameters."""
+        return cls(*(getattr(self, name) for name in self.__props__))
 
     def checked(self, *variables: Any) -> list[Any]:
         """Return a node's inputs as tensors of one dtype; raise if they are invalid."""
@@ -34,13 +39,13 @@ class KernelOp(Op):
         """Return the kernels' arguments; raise if the shapes do not fit."""
         return (self, *arrays)
 
-    def shape(self, *shapes: Sequence) -> Sequence:
+    def shape(self, inputs: Sequence, *shapes: Sequence) -> Sequence:
         """Return the output's shape from the inputs' shapes, of ints or symbols."""
         raise NotImplementedError
 
-    def static_shape(self, *shapes: Sequence) -> Sequence:
+    def static_shape(self, inputs: Sequence, *shapes: Sequence) -> Sequence:
         """Return the output's static shape from those of the inputs; None: unknown."""
-        return self.shape(*shapes)
+        return self.shape(inputs, *shapes)
 
     def gradients(self, inputs: Sequence, output: Any, cotangent: Any) -> list[Any]:
         """Return the gradient by each input, None for inputs in `UNCONNECTED`."""
@@ -49,8 +54,9 @@ class KernelOp(Op):
     def make_node(self, *inputs: Any) -> Apply:
         """Apply the Op to tensors."""
         tensors = self.checked(*inputs)
-        shape = self.static_shape(*(var.type.shape for var in tensors))
-        return Apply(self, tensors, [TensorType(tensors[0].type.dtype, shape)()])
+        shape = self.static_shape(tensors, *(var.type.shape for var in tensors))
+        known = [size if isinstance(size, int) else None for size in shape]
+        return Apply(self, tensors, [TensorType(tensors[0].type.dtype, known)()])
 
     def perform(self, node: Apply, inputs: Sequence, output_storage: Sequence) -> None:
         """Compute the output on this process's cores."""
@@ -67,7 +73,8 @@ class KernelOp(Op):
         The arguments are the node and the shapes of inputs, and before these, in
         PyTensor before 3.3, the graph.
         """
-        return [tuple(self.shape(*args[-1]))]
+        node, shapes = args[-2:]
+        return [tuple(self.shape(node.inputs, *shapes))]
 
     def pullback(self, inputs: Any, outputs: Any, cotangents: Any) -> list[Variable]:
         """Return the gradients."""

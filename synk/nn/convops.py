@@ -27,10 +27,10 @@ class Conv(ConvOp):
 
     KERNELS = numpy_kernels.outputs, conv_jax.outputs
 
-    def shape(self, *shapes: Sequence) -> Sequence:
+    def shape(self, inputs: Sequence, *shapes: Sequence) -> Sequence:
         return self.outputs_shape(*shapes)
 
-    def static_shape(self, *shapes: Sequence) -> Sequence:
+    def static_shape(self, inputs: Sequence, *shapes: Sequence) -> Sequence:
         x, w = shapes
         if None in (*x[1:], *w):
             return (x[0], w[0], *(None,) * self.ndim)
@@ -50,7 +50,7 @@ class ConvInputs(ConvOp):
     KERNELS = numpy_kernels.inputs, conv_jax.inputs
     UNCONNECTED = (0,)
 
-    def shape(self, *shapes: Sequence) -> Sequence:
+    def shape(self, inputs: Sequence, *shapes: Sequence) -> Sequence:
         return shapes[0]
 
     def gradients(self, inputs: Sequence, output: Any, cotangent: Any) -> list[Any]:
@@ -65,7 +65,7 @@ class ConvFilters(ConvOp):
     KERNELS = numpy_kernels.filters, conv_jax.filters
     UNCONNECTED = (1,)
 
-    def shape(self, *shapes: Sequence) -> Sequence:
+    def shape(self, inputs: Sequence, *shapes: Sequence) -> Sequence:
         return shapes[1]
 
     def gradients(self, inputs: Sequence, output: Any, cotangent: Any) -> list[Any]:

@@ -80,12 +80,12 @@ class Patches(KernelOp):
         rows = (x[2] - self.size[0]) // self.step[0] + 1
         return rows, (x[3] - self.size[1]) // self.step[1] + 1
 
-    def shape(self, *shapes: Sequence) -> Sequence:
+    def shape(self, inputs: Sequence, *shapes: Sequence) -> Sequence:
         batch, channels, *_ = shapes[0]
         down, along = self.grid(shapes[0])
         return (batch * channels * down * along, self.pixels)
 
-    def static_shape(self, *shapes: Sequence) -> Sequence:
+    def static_shape(self, inputs: Sequence, *shapes: Sequence) -> Sequence:
         return (None, self.pixels)
 
     def places(self, x: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
@@ -96,8 +96,7 @@ class Patches(KernelOp):
         return rows[:, None, :, None], columns[None, :, None, :]
 
     def gradients(self, inputs: Sequence, output: Any, cotangent: Any) -> list[Any]:
-        adjoint = PatchesSum(self.size, self.step, self.exact)
-        return [adjoint(inputs[0], cotangent)]
+        return [self.sibling(PatchesSum)(inputs[0], cotangent)]
 
 
 class PatchesSum(Patches):
@@ -106,13 +105,13 @@ class PatchesSum(Patches):
     KERNELS = _sum, _sum_in_jax
     UNCONNECTED = (0,)
 
-    def shape(self, *shapes: Sequence) -> Sequence:
+    def shape(self, inputs: Sequence, *shapes: Sequence) -> Sequence:
         return shapes[0]
 
     static_shape = shape
 
     def gradients(self, inputs: Sequence, output: Any, cotangent: Any) -> list[Any]:
-        return [None, Patches(self.size, self.step, self.exact)(cotangent)]
+        return [None, self.sibling(Patches)(cotangent)]
 
 
 def images2neibs(

@@ -22,8 +22,7 @@ from typing import Any
 
 import numpy as np
 import pytensor.tensor as pt
-from pytensor.graph.basic import Apply, Constant
-from pytensor.tensor.type import TensorType
+from pytensor.graph.basic import Constant
 
 from . import numpy_kernels, pool_jax
 from .base import KernelOp
@@ -43,36 +42,21 @@ class PoolOp(KernelOp):
 
     __props__ = ("ndim", "ignore_border", "mode")
 
-    def sibling(self, cls: type[PoolOp]) -> PoolOp:
-        """Return one of the two other Ops, with the same parameters."""
-        return cls(self.ndim, self.ignore_border, self.mode)
-
     def of_sizes(self, sizes: Any) -> Pooling:
         """Return the parameters for kernels; raise if the sizes are invalid."""
         rows = map(tuple, np.asarray(sizes).tolist())
         return _pooling(*rows, self.ignore_border, self.mode)
 
-    def make_node(self, *inputs: Any) -> Apply:
-        *images, sizes = inputs
-        tensors, sizes = self.checked(*images), pt.as_tensor_variable(sizes)
+    def checked(self, *variables: Any) -> list[Any]:
+        *images, sizes = variables
+        tensors = super().checked(*images)
         for var in tensors:
             if var.type.ndim < self.ndim:
                 raise TypeError(
                     f"pooling of {self.ndim} axes takes tensors that have them, got"
                     f" {var} with {var.type.ndim}"
                 )
-        shape = self.shape_by(sizes, *(var.type.shape for var in tensors))
-        known = [size if isinstance(size, int) else None for size in shape]
-        output = TensorType(tensors[0].type.dtype, known)()
-        return Apply(self, [*tensors, sizes], [output])
-
-    def shape_by(self, sizes: Any, *shapes: Sequence) -> Sequence:
-        """Return the output's shape, from shapes of ints, symbols or None."""
-        raise NotImplementedError
-
-    def infer_shape(self, *args: Any) -> Sequence:
-        node, shapes = args[-2:]
-        return [self.shape_by(node.inputs[-1], *shapes[:-1])]
+        return [*tensors, pt.as_tensor_variable(sizes)]
 
     def arguments(self, *arrays: Any) -> tuple:
         *images, sizes = arrays
@@ -111,7 +95,8 @@ class Pool(PoolOp):
     KERNELS = numpy_kernels.pool, pool_jax.pool
     UNCONNECTED = (1,)
 
-    def shape_by(self, sizes: Any, *shapes: Sequence) -> Sequence:
+    def shape(self, inputs: Sequence, *shapes: Sequence) -> Sequence:
+        sizes = inputs[-1]
         first, last = shapes[0][: -self.ndim], shapes[0][-self.ndim :]
         if isinstance(sizes, Constant):
             how = self.of_sizes(sizes.data)
@@ -152,7 +137,7 @@ class PoolGrad(_LikeImages):
 
     KERNELS = numpy_kernels.grad, pool_jax.grad
 
-    def shape_by(self, sizes: Any, *shapes: Sequence) -> Sequence:
+    def shape(self, inputs: Sequence, *shapes: Sequence) -> Sequence:
         return shapes[0]
 
     def adjoint(self) -> PoolOp:
@@ -165,7 +150,7 @@ class PoolPick(_LikeImages):
 
     KERNELS = numpy_kernels.pick, pool_jax.pick
 
-    def shape_by(self, sizes: Any, *shapes: Sequence) -> Sequence:
+    def shape(self, inputs: Sequence, *shapes: Sequence) -> Sequence:
         return shapes[1]
 
     def adjoint(self) -> PoolOp:

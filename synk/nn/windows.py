@@ -115,10 +115,6 @@ class ConvOp(KernelOp):
         """The number of axes of an image."""
         return len(self.stride)
 
-    def sibling(self, cls: type[ConvOp]) -> ConvOp:
-        """Return one of the two other Ops, with the same parameters."""
-        return cls(self.border, self.stride, self.dilation, self.flip, self.groups)
-
     def outputs_shape(self, x: Sequence, w: Sequence) -> tuple[Any, ...]:
         """Return the shape of the outputs, from those of inputs and filters."""
         are_ints = all(isinstance(n, int) for n in (x[1], *w[:2]))
