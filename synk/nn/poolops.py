@@ -115,44 +115,34 @@ class Pool(PoolOp):
         return [self.sibling(PoolGrad)(x, output, cotangent, sizes), None]
 
 
-class _LikeImages(PoolOp):
-    """An Op of images x, their pooled y and a third tensor, in which it is linear."""
-
-    UNCONNECTED = (3,)
-
-    def adjoint(self) -> PoolOp:
-        """Return the Op of the gradient by the third tensor."""
-        raise NotImplementedError
-
-    def gradients(self, inputs: Sequence, output: Any, cotangent: Any) -> list[Any]:
-        """Return the adjoint, and zeros by x and y, which only choose pixels."""
-        x, y, _, sizes = inputs
-        adjoint = self.adjoint()
-        images = [cotangent] if isinstance(adjoint, Pool) else [x, y, cotangent]
-        return [pt.zeros_like(x), pt.zeros_like(y), adjoint(*images, sizes), None]
-
-
-class PoolGrad(_LikeImages):
+class PoolGrad(PoolOp):
     """The gradient of pooling by the images, from that by the result."""
 
     KERNELS = numpy_kernels.grad, pool_jax.grad
+    UNCONNECTED = (3,)
 
     def shape(self, inputs: Sequence, *shapes: Sequence) -> Sequence:
         return shapes[0]
 
-    def adjoint(self) -> PoolOp:
-        """Return the derivative of pooling."""
-        return self.sibling(PoolPick if self.mode == "max" else Pool)
+    def gradients(self, inputs: Sequence, output: Any, cotangent: Any) -> list[Any]:
+        # x and y only choose pixels.
+        x, y, _, sizes = inputs
+        is_max = self.mode == "max"
+        adjoint = self.sibling(PoolPick if is_max else Pool)
+        by_result = adjoint(*([x, y] if is_max else []), cotangent, sizes)
+        return [pt.zeros_like(x), pt.zeros_like(y), by_result, None]
 
 
-class PoolPick(_LikeImages):
+class PoolPick(PoolOp):
     """The sum of some images over those pixels of each window that are its maximum."""
 
     KERNELS = numpy_kernels.pick, pool_jax.pick
+    UNCONNECTED = (3,)
 
     def shape(self, inputs: Sequence, *shapes: Sequence) -> Sequence:
         return shapes[1]
 
-    def adjoint(self) -> PoolOp:
-        """Return the Op that spreads values over the pixels."""
-        return self.sibling(PoolGrad)
+    def gradients(self, inputs: Sequence, output: Any, cotangent: Any) -> list[Any]:
+        x, y, _, sizes = inputs
+        by_images = self.sibling(PoolGrad)(x, y, cotangent, sizes)
+        return [pt.zeros_like(x), pt.zeros_like(y), by_images, None]

@@ -60,7 +60,9 @@ def place(spec: PlacedSpec) -> tuple[PlacedSpec, Known]:
     graph += [new for i, (_, new) in enumerate(spec.updates) if i not in updates]
     written = io_toposort([], graph)
     placed, known = _Placing(spec, written, graph).done()
-    if placed.needs and any(map(_may_overflow, written)):
+    exponentials = (ps.Exp, ps.Expm1)
+    scalars = [getattr(node.op, "scalar_op", None) for node in written]
+    if placed.needs and any(type(scalar) in exponentials for scalar in scalars):
         stable = stabilised(graph)
         placed, known = _Placing(spec, io_toposort([], stable), stable).done()
     known.written = written
@@ -272,11 +274,6 @@ def _serial(
     return new
 
 
-def _may_overflow(node: Apply) -> bool:
-    """Return whether a node is an exponential, whose sums PyTensor stabilises."""
-    return type(getattr(node.op, "scalar_op", None)) in (ps.Exp, ps.Expm1)
-
-
 _EXCLUDED = (
     # They remove marks and collectives, which are views to PyTensor.
     *("remove_collective", "local_view_op"),
@@ -313,16 +310,9 @@ def _fix_lengths(graph: Any) -> None:
 class _LineKeeper(Feature):
     """Gives a replacement the user's line of what it replaces; not all rewrites do."""
 
-    def on_change_input(
-        self,
-        fgraph: FunctionGraph,
-        node: Apply,
-        i: int,
-        var: Variable,
-        new_var: Variable,
-        reason: Any = None,
-    ) -> None:
+    def on_change_input(self, *change: Any) -> None:
         """Take note of a replacement; PyTensor calls it after each."""
+        _graph, _node, _i, var, new_var, *_reason = change
         if made_in(var) is None:
             return
         todo = [new_var]

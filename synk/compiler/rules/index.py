@@ -315,14 +315,12 @@ def advanced_subtensor_length(node: Apply, var: Variable, axis: int) -> Length |
 
 
 @table.placement(IncSubtensor)
-def inc_subtensor(node: Apply, values: list[Value]) -> Value:
-    """Elements set or increased in every row, or in an array without rows."""
-    return _put(node, Index(node, 2, values), values)
-
-
 @table.placement(*PUTTING, takes_some_rows=True)
-def advanced_inc_subtensor(node: Apply, values: list[Value]) -> Value:
-    """As `inc_subtensor`; if each row adds to places of its own, a sum over rows."""
+def put(node: Apply, values: list[Value]) -> Value:
+    """Elements set or increased in every row, or in an array without rows.
+
+    If each row adds to places of its own, a sum over rows.
+    """
     mask = selecting_mask(node, 2, values)
     if mask is None:
         return _put(node, Index(node, 2, values), values)
@@ -418,7 +416,7 @@ def add_of_real(padder: Padder, node: Apply, values: list[Value]) -> Made | None
         return None
     padder.check_no_sizes(node.inputs[:1])
     # Raises unless it is a sum over the rows; then the result is exact.
-    advanced_inc_subtensor(node, [Replicated(None), *values[1:]])
+    put(node, [Replicated(None), *values[1:]])
     inputs = [padder.new[var] for var in node.inputs]
     inputs[1] = _zero_in_copies(padder, node, index, values[1])
     return padder.exact(node, inputs)

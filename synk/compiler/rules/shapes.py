@@ -76,20 +76,20 @@ def _fixed(node: Apply, axis: int) -> Value | None:
     return None if found.symbols else constant(found.number)
 
 
-@table.placement(Shape, takes_unknown=True, takes_some_rows=True)
+@table.placement(
+    *(Shape, Shape_i),
+    takes_unknown=True,
+    takes_some_rows=True,
+    same_in_jax=True,
+    by_elements=True,
+    cost="view",
+)
 def shape(node: Apply, values: list[Value]) -> Value:
-    """The lengths of all axes."""
+    """The lengths of all axes, or of one."""
+    if isinstance(node.op, Shape_i):
+        return _fixed(node, node.op.i) or length(values[0], node.op.i)
     axes = range(node.inputs[0].type.ndim)
     return Listed(tuple(_fixed(node, i) or length(values[0], i) for i in axes))
-
-
-@table.placement(Shape_i, takes_unknown=True, takes_some_rows=True)
-def shape_i(node: Apply, values: list[Value]) -> Value:
-    """The length of one axis."""
-    return _fixed(node, node.op.i) or length(values[0], node.op.i)
-
-
-table.known(Shape, Shape_i, same_in_jax=True, by_elements=True, cost="view")
 
 
 @table.padded(Shape, Shape_i)
@@ -105,7 +105,7 @@ def real_shape(padder: Padder, node: Apply, values: list[Value]) -> Made:
         each = new.shape[rows.axis] // padder.padded_rows
         lengths[rows.axis] = padder.real * each
         made = [pt.stack(lengths) if is_whole else lengths[rows.axis]]
-    return Made(made, [(shape if is_whole else shape_i)(node, values)])
+    return Made(made, [shape(node, values)])
 
 
 @table.placement(ptb.MakeVector, takes_unknown=True, **table.VIEW)
