@@ -218,7 +218,7 @@ class BoundCall(Bound):
             start = perf_counter()
             self.choose_plan(given, self._may_be_alone)
         plans.note_success(planned)
-        times = self.variant.alone.times if self.is_alone else self._times
+        times = self.variant.times_alone if self.is_alone else self._times
         times.returned(start, joined)
         return results
 
@@ -232,7 +232,7 @@ class BoundCall(Bound):
         """
         variant, subset, planned = self.variant, self.wanted.subset, self._planned
         if self.is_alone:
-            results = variant.alone.call(planned, self.rows, given, subset, then)
+            results = variant.call_alone(planned, self.rows, given, subset, then)
             return results, perf_counter()
         with planned.replicas.notice:
             if not self._is_prepared:

@@ -330,7 +330,7 @@ class Function:
         plan, present = usual.plans.last
         known = present.local(), present.is_sent, usual.serial.timed
         plans = plan, usual.plans.measured
-        held, alone = usual.placement.facts(), usual.alone.times
+        held, alone = usual.placement.facts(), usual.times_alone
         return explain(title, self._spec, *known, held, plans, alone, graph)
 
     @entry

@@ -65,17 +65,14 @@ class SentNumbers(NamedTuple):
 # -- on node 0
 
 
-def encode_call(args: tuple, encoder: Encoder) -> tuple:
-    """Return the message of a call for all nodes."""
-    ((job, rows, *others),) = args
-    (rows,) = _encoded([rows], job, encoder)
-    return ((job, rows, *others),)
-
-
-def encode_run(args: tuple, encoder: Encoder) -> tuple:
-    """Return the message of a run for all nodes."""
-    (job, calls, *others), progress = args
-    return (job, _encoded(calls, job, encoder), *others), progress
+def encode(args: tuple, encoder: Encoder) -> tuple:
+    """Return the message of a call, or of a run's list of calls, for all nodes."""
+    (job, rows, *others), *rest = args
+    if isinstance(rows, list):
+        rows = _encoded(rows, job, encoder)
+    else:
+        (rows,) = _encoded([rows], job, encoder)
+    return (job, rows, *others), *rest
 
 
 def _encoded(rows: Sequence[tuple], job: tuple, encoder: Encoder) -> list[tuple]:
@@ -223,17 +220,14 @@ class _CallEncoder:
 # -- on another node
 
 
-def decode_call(args: tuple, here: Here, copies: Mapping[int, Copy]) -> tuple:
-    """Return the message of a call for the ranks of this node."""
-    ((job, rows, *others),) = args
-    (rows,) = _decoded([rows], here, copies, job)
-    return ((job, rows, *others),)
-
-
-def decode_run(args: tuple, here: Here, copies: Mapping[int, Copy]) -> tuple:
-    """Return the message of a run for the ranks of this node."""
-    (job, calls, *others), progress = args
-    return (job, _decoded(calls, here, copies, job), *others), progress
+def decode(args: tuple, here: Here, copies: Mapping[int, Copy]) -> tuple:
+    """Return the message of a call, or of a run, for the ranks of this node."""
+    (job, rows, *others), *rest = args
+    if isinstance(rows, list):
+        rows = _decoded(rows, here, copies, job)
+    else:
+        (rows,) = _decoded([rows], here, copies, job)
+    return (job, rows, *others), *rest
 
 
 def _decoded(
@@ -339,6 +333,6 @@ def combined_here(
 
 
 CODECS |= {
-    worker_call: Codec(encode_call, decode_call, combined_here),
-    worker_run: Codec(encode_run, decode_run),
+    worker_call: Codec(encode, decode, combined_here),
+    worker_run: Codec(encode, decode),
 }

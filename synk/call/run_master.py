@@ -29,7 +29,7 @@ from .bound import Bound, Options
 from .outputs import Wanted
 from .placement_check import PlacementCheck
 from .plans import Planned
-from .run_worker import PhaseTimer, Spent, combine_runs, stacked, worker_run
+from .run_worker import Spent, combine_runs, stacked, worker_run
 from .variant import Variant
 
 AT_ONCE = 64
@@ -154,7 +154,7 @@ class FunctionRun(Bound):
             calls = calls[many:]
             times = planned.replicas.local().times
             if is_alone:
-                times = variant.alone.times
+                times = variant.times_alone
             times.returned(start, joined, "Function run", many)
 
     def _can_join(self, planned: Planned, kind: CallKind, call: CallRows) -> bool:
@@ -221,17 +221,16 @@ class FunctionRun(Bound):
         self, planned: Planned, calls: list[CallRows], report: Any
     ) -> tuple[list, float]:
         """Make several calls on rank 0 alone, one by one; see `_on_ranks`."""
-        alone, subset = self.variant.alone, self.wanted.subset
+        variant, subset = self.variant, self.wanted.subset
         made: list[list] = [[] for _ in subset]
-        timer = PhaseTimer(alone.times)
+        before, began, ended = variant.times_alone.so_far(), perf_counter(), []
         for call in calls:
-            results = alone.call(planned, call, self.given, subset)
+            results = variant.call_alone(planned, call, self.given, subset)
             for of_output, value in zip(made, results, strict=True):
                 of_output.append(value)
-            timer.call_ended()
-            if report is not None:
-                report()
-        self._ran.add([timer.spent(0)])
+            ended.append(perf_counter())
+            report()
+        self._ran.add([Spent(variant.times_alone.since(before), began, ended)])
         return made, perf_counter()
 
 
@@ -255,8 +254,7 @@ def _one_by_one(
         results = one_call(batch)
         ran.calls.append(perf_counter() - start)  # without the phases, see `RunTimes`
         yield [[value] for value in results]
-        if report is not None:
-            report()
+        report()
 
 
 def _joined(wanted: Wanted, found: Iterable[list]) -> Any:
@@ -326,8 +324,8 @@ def _reporting(
     progress: bool | Callable[[int], object],
     batches: Iterable,
     placement: PlacementCheck | None = None,
-) -> Iterator[Callable[[], object] | None]:
-    """Yield a function to be called after every call, or None.
+) -> Iterator[Callable[[], object]]:
+    """Yield a function to be called after every call.
 
     If `progress` is a callback, it may not set the variables of `placement`.
     """
@@ -338,7 +336,7 @@ def _reporting(
         with contextlib.closing(ProgressBar(many)) as bar:
             yield bar
     else:
-        yield None
+        yield lambda: None
 
 
 def _report(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from time import perf_counter
 from typing import Any, NamedTuple
 
@@ -21,7 +21,6 @@ from ..memory.partition import part_lengths, spans
 from ..programs.programs import Subset
 from ..ranks.context import RankContext
 from ..ranks.streams import worker_states
-from ..times.timing import Times
 from ..workers.recorder import COMPUTING
 from .call_worker import RankShare
 from .outputs import IN_FIRST, combine_outputs
@@ -37,32 +36,13 @@ class Spent(NamedTuple):
     """When each call ended; from workers only of the last call."""
 
 
-class PhaseTimer:
-    """Takes the time of the calls of a launch on one rank."""
-
-    def __init__(self, times: Times) -> None:
-        self._times, self._before = times, times.so_far()
-        self._began = perf_counter()
-        self._ended: list[float] = []
-
-    def call_ended(self) -> None:
-        """Note the end of a call."""
-        self._ended.append(perf_counter())
-
-    def spent(self, rank: int) -> Spent:
-        """Return the time that the calls took, for the reply of rank `rank`."""
-        pairs = zip(self._times.so_far(), self._before, strict=True)
-        ended = self._ended[-1:] if rank else self._ended
-        return Spent([now - then for now, then in pairs], self._began, ended)
-
-
 class RunReply(NamedTuple):
     """A rank's reply to a launch of several calls."""
 
     made: Any
     """From the master a list with the outputs of each call, or None without rows. From
-    a worker a dict of windows, of the outputs that the master needs: {output: values of
-    all calls, stacked}, or {(output, call): value} if shapes differ."""
+    a worker a dict of windows, of the outputs that the master needs: {(output, None):
+    values of all calls, stacked}, or {(output, call): value} if shapes differ."""
     rows_by_call: list[list[int]]
     """The rows of each rank in every call; from rank 0 alone."""
     spent: Spent
@@ -95,7 +75,7 @@ def worker_run(
 
     made: list[Any] = []
     rows_by_call: list[list[int]] = []
-    timer = PhaseTimer(programs.times)
+    before, began, ended = programs.times.so_far(), perf_counter(), list[float]()
     meets = programs.cut(kind, subset).meets or not programs.spec.updates
     # A thread that loads the rows of the next call needs a core of its own, or a GPU
     # that copies them. Rows of sliceable variables may change in the call.
@@ -127,27 +107,40 @@ def worker_run(
             elif not meets and context.size > 1:  # stay one call apart: `transaction`
                 context.comm.barrier()
                 context.transaction.note_met()
-            timer.call_ended()
+            ended.append(perf_counter())
             if progress is not None:
                 progress()
-    spent = timer.spent(context.rank)
+    phases = programs.times.since(before)
     if context.rank == 0:
-        return RunReply(made, rows_by_call, spent)
+        return RunReply(made, rows_by_call, Spent(phases, began, ended))
+    spent = Spent(phases, began, ended[-1:])
     return RunReply(context.publish(_packed(made)), [], spent)
 
 
 def _packed(made: Sequence[dict | None]) -> dict[Any, np.ndarray]:
-    """Return `made` by output, stacked if every call has a value of the same shape."""
-    packed = {}
+    """Return the outputs of all calls for the reply; see `RunReply.made`."""
+    packed: dict[Any, np.ndarray] = {}
     for key in dict.fromkeys(itertools.chain.from_iterable(filter(None, made))):
         values: list[Any] = [each and each.get(key) for each in made]
         if _are_of_one_shape(values):
-            packed[key] = np.stack(values)
+            packed[key, None] = np.stack(values)
         else:
             for k, value in enumerate(values):
                 if value is not None:
                     packed[key, k] = value
     return packed
+
+
+def _unpacked(packed: dict, calls: int) -> list[dict]:
+    """Return the outputs of each call from those that `_packed` has returned."""
+    found: list[dict] = [{} for _ in range(calls)]
+    for (key, k), value in packed.items():
+        if k is not None:
+            found[k][key] = value
+            continue
+        for of_call, each in zip(found, value, strict=True):
+            of_call[key] = each
+    return found
 
 
 def combine_runs(
@@ -181,10 +174,10 @@ def _by_call(
 ) -> Iterator[list[tuple | None]]:
     """Yield the replies of all ranks to each call, in the form of `outputs`."""
     own, rows_by_call, _ = replies[0]
-    others = [
-        {key: context.array(window) for key, window in reply.made.items()}
-        for reply in replies[1:]
-    ]
+    others = []
+    for reply in replies[1:]:
+        arrays = {key: context.array(window) for key, window in reply.made.items()}
+        others.append(_unpacked(arrays, len(rows_by_call)))
     starts: list[int] = []  # the first rank of each rank's machine, if `reduced`
     for start, stop in spans(context.comm.ranks) if reduced else ():
         starts += [start] * (stop - start)
@@ -197,26 +190,12 @@ def _by_call(
             elif rank == 0:
                 found.append((own[k], rows))
             else:
-                is_first = not (reduced and any(by_rank[starts[rank] : rank]))
-                of_first = () if is_first else reduced
-                found.append((_OutputsOfCall(others[rank - 1], k, of_first), rows))
+                outputs = others[rank - 1][k]
+                if reduced and any(by_rank[starts[rank] : rank]):
+                    # They count with the first rank of the machine that has rows.
+                    outputs |= dict.fromkeys(reduced, IN_FIRST)
+                found.append((outputs, rows))
         yield found
-
-
-class _OutputsOfCall:
-    """A worker's outputs of one call of a run, by position or by `TreeOutput.key`.
-
-    Those in `of_first` count with the first rank of the machine that has rows.
-    """
-
-    def __init__(self, made: dict, k: int, of_first: Container[Any]) -> None:
-        self._made, self._k, self._of_first = made, k, of_first
-
-    def __getitem__(self, key: Any) -> Any:
-        if key in self._of_first:
-            return IN_FIRST
-        of_calls = self._made.get(key)
-        return self._made[key, self._k] if of_calls is None else of_calls[self._k]
 
 
 def stacked(values: list) -> Any:

@@ -93,12 +93,11 @@ def _tuned(variant: Variant, values: Sequence[Any], how: Options) -> list[PlanTi
     """Time every plan by calls that are undone, and settle on the fastest."""
     bound = BoundCall(variant, values, how)
     given, rows = bound.values_of(values), bound.rows.total
-    alone = variant.alone
 
     def seconds(planned: Planned) -> float:
         """Make a call and undo it; return the seconds that the call took."""
         is_alone = planned.plan.is_alone
-        alone.prepare(is_alone)
+        variant.prepare(is_alone)
         bound.use_plan(planned, is_alone)
         restore, made = updates_kept(variant.spec), 0.0
 
@@ -119,7 +118,7 @@ def _tuned(variant: Variant, values: Sequence[Any], how: Options) -> list[PlanTi
     try:
         return _compare(variant.plans, rows, candidates, seconds)
     finally:
-        alone.prepare(False)
+        variant.prepare(False)
 
 
 def _compare(

@@ -57,18 +57,15 @@ class Session(Lifetime):
         work: Callable,
         *args: Any,
         mine: tuple | None = None,
-        timeout: float | None = None,
-        label: str | None = None,
     ) -> list[Any]:
         """Run ``work(context, *args)`` on every rank; return each rank's result.
 
         The master does its own share between launch and join, with the arguments `mine`
         if given. If a rank fails, the others stop at their next barrier, the master
         waits for all, and raises one exception for their errors. The session can be
-        used again then. `args` are pickled for the other ranks. `timeout`, in seconds,
-        is in place of that of `synk.fork`; `label` is the name of the called function.
+        used again then. `args` are pickled for the other ranks.
         """
-        return self.run_args(work, args, args if mine is None else mine, timeout, label)
+        return self.run_args(work, args, args if mine is None else mine)
 
     def run_args(
         self,
@@ -78,7 +75,11 @@ class Session(Lifetime):
         timeout: float | None = None,
         label: str | None = None,
     ) -> list[Any]:
-        """Do as `run`. If `args` is the last command's tuple object, repeat that."""
+        """Do as `run`. If `args` is the last command's tuple object, repeat that.
+
+        `timeout`, in seconds, is in place of that of `synk.fork`; `label` is the name
+        of the called function.
+        """
         self.check_running()
         # Kept in a variable, as a signal handler may close the session meanwhile.
         pool = self.pool

@@ -107,6 +107,10 @@ class Times:
         """Return the seconds by phase, without those of a call set aside."""
         return [*(self.seconds if self._before is None else self._before[0])]
 
+    def since(self, before: list[float]) -> list[float]:
+        """Return the seconds by phase since `so_far` has returned `before`."""
+        return [now - then for now, then in zip(self.so_far(), before, strict=True)]
+
     def set_aside(self) -> None:
         """Save the counts before a call that will not count, for `end` to restore."""
         if self._before is None:
@@ -191,11 +195,10 @@ class Times:
         joined: float,
         what: str = "Function call",
         calls: int = 1,
-    ) -> bool:
+    ) -> None:
         """Count a launch in the master: a call, or a run of calls, begun at `start`.
 
-        All ranks had done their shares at `joined`. Returns whether a call was left
-        out because it compiled.
+        All ranks had done their shares at `joined`.
         """
         now = perf_counter()
         if self.tracer is not None:
@@ -213,7 +216,6 @@ class Times:
         if calls:
             self.launched += now - start
             self.launches += calls
-        return bool(skipped)
 
 
 UNCOUNTED = Times()
