@@ -92,18 +92,17 @@ class BoundCall(Bound):
         sources = self.rows.sources
         data = given.values[: len(sources)]
         self._made_for, self._batch = weakref.ref(SESSION.pool), how.batch
-        self._are_data = all(type(value) is Data for value in data)
         self.can_repeat = (
             how.batch_s is how.output_subset is how.check is how.timeout is None
             and how.num_slices == 1
-            and self._are_data
+            and all(type(value) is Data for value in data)
             and type(how.batch) in (*COMPARED, np.ndarray)
             and not (spec.sliceable or spec.parts)
         )
         self._arguments = len(given.values)
         self._data: list[tuple] = []
         if self.can_repeat:
-            self._data = [(value._window(), value.minibatch, None) for value in data]
+            self._data = [(value._window(), value.minibatch) for value in data]
         # How many rows a later batch can select from; 0 if an input is a minibatch,
         # whose rows are fixed.
         lengths = [
@@ -122,14 +121,14 @@ class BoundCall(Bound):
             return False
         if self._wants_alone and self.is_alone is not variant.placement.is_replicated:
             return False
-        for value, known in zip(args, self._data, strict=False):
-            window, is_batch, state = known
+        known = zip(args, self._data, self.rows.sources, strict=False)
+        for value, (window, is_batch), source in known:
             if (
                 type(value) is not Data
                 or value._lending.window is not window
                 or value.minibatch is not is_batch
                 or value._lending.is_partial is not self.has_parts
-                or (state is not None and value._state != state)
+                or (source.state is not None and value._state != source.state)
             ):
                 return False
         return (
@@ -257,19 +256,16 @@ class BoundCall(Bound):
         """Have all ranks compile missing parts; set the attributes for launches."""
         variant, subset = self.variant, self.wanted.subset
         replicas, rows = self._planned.replicas, self.rows
-        if any(source.state is not None for source in rows.sources):
-            sources = [source._replace(state=None) for source in rows.sources]
-            rows = rows._replace(sources=sources)
         programs = replicas.local()
-        block, usual = self._planned.block_and_kind(subset, self.num_slices)
-        found = variant.plans.with_kept(programs, usual, subset, given, rows, block)
-        kind, self.rows = found
+        block, kind = self._planned.block_and_kind(subset, self.num_slices)
+        how = kind, subset, given, rows, block
+        kind, states = variant.plans.with_kept(programs, *how)
+        pairs = zip(rows.sources, states, strict=True)
+        sources = [source._replace(state=state) for source, state in pairs]
+        self.rows = rows._replace(sources=sources)
         replicas.prepare(kind, subset)
         if rows.total and 0 in part_lengths(rows.bounds):
             replicas.prepare("idle", subset)
-        if self._data:
-            pairs = zip(self._data, self.rows.sources, strict=True)
-            self._data = [(*known[:2], source.state) for known, source in pairs]
         self._launch = variant.placement.launch(programs.streams(kind))
         self._label, self._times = programs.label, programs.times
         self._whole = programs.cut(kind, subset).inputs_read
@@ -297,6 +293,6 @@ class BoundCall(Bound):
             if known is None or states:
                 unsaid = *rows[:2], list(map(tuple, rows.sources)), rows.batch_s
                 self._for_master = self._job, unsaid, (), states
-        if self._are_data and type(rows.selection) is slice:
+        if self.can_repeat and type(rows.selection) is slice:
             self._described = described
         return self._for_workers, self._for_master

@@ -6,6 +6,7 @@ memory for the master.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
 from functools import partial
 from time import perf_counter
@@ -82,10 +83,8 @@ def timed(
     )
     if programs.notice is not None and compiles_in_calls(programs.spec.mode):
         programs.notice.begin()
-    if is_per_shape:  # numba leaves garbage
-        with without_collection():
-            outputs = run()
-    else:
+    # Numba leaves garbage.
+    with without_collection() if is_per_shape else contextlib.nullcontext():
         outputs = run()
     if programs.notice is not None:
         programs.notice.end()

@@ -44,7 +44,6 @@ class Function:
         self._usual = Variant(spec, repr(self))
         self._variants: dict[tuple, Variant] = {((), False, True): self._usual}
         self._bound: BoundCall | None = None
-        self._workers: tuple[int | None, bool] = None, False
         self.ran = RunTimes()  # where the time of the last `run` went
 
     @entry
@@ -424,7 +423,8 @@ class Function:
         key = parts, careful, may_cut
         if key not in self._variants:
             self._variants[key] = made = Variant(self._make(*key), repr(self))
-            made.train_as(*self._workers)
+            as_usual = self._usual.placement
+            made.train_as(as_usual.workers, as_usual.are_nodes)
         return self._variants[key]
 
     def _call_timeout(self, timeout: Any, kwargs: dict) -> float | None:
@@ -438,7 +438,6 @@ class Function:
 
     def _train_as(self, workers: int | None, are_nodes: bool = False) -> None:
         """Make calls steps of a training rule's workers; None ends that."""
-        self._workers = workers, are_nodes
         for variant in self._variants.values():
             variant.train_as(workers, are_nodes)
 

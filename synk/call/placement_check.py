@@ -26,7 +26,7 @@ from ..memory.partition import part_lengths
 from ..ops import COLLECTIVES, Local
 from ..programs.transaction import Transaction, insist
 from ..ranks.ledger import Holding, LedgerEntry, mark_converted, set_by_script
-from ..ranks.pool import Pool, no_pool
+from ..ranks.pool import Pool
 from ..ranks.replication import master_bring
 from ..ranks.session import SESSION
 from ..ranks.undoing import Launch
@@ -42,7 +42,7 @@ class PlacementCheck:
     def __init__(self, spec: FunctionSpec) -> None:
         self._spec = spec
         self._what = spec.label
-        self._made_for: Callable[[], Pool | None] = no_pool
+        self._made_for: weakref.ref[Pool] | None = None
         # The ledger's versions at which `_parts` and `_is_replicated` were found.
         self._version = self._version_known = -1
         self._is_replicated = False

@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import warnings
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -42,7 +42,7 @@ from ..compiler.spec import FunctionSpec
 from ..engines import ENGINES, describe_mode, engine_for, engine_named
 from ..memory.partition import cuts
 from ..programs.programs import CallKind, Programs, Subset
-from ..ranks.pool import Pool, no_pool
+from ..ranks.pool import Pool
 from ..ranks.replication import Replicas, distribute_later
 from ..ranks.session import SESSION
 from ..report.bits import check_bits
@@ -60,12 +60,6 @@ class Planned(NamedTuple):
 
     plan: Plan
     replicas: Replicas
-
-    def can_share_launch(self, other: Planned) -> bool:
-        """Return whether `other` has the same engine, ranks and block."""
-        mine, theirs = self.plan, other.plan
-        how = mine.engine, mine.is_alone, mine.block
-        return how == (theirs.engine, theirs.is_alone, theirs.block)
 
     def block_and_kind(
         self, subset: Subset, num_slices: int = 1
@@ -104,7 +98,7 @@ class Plans:
         self._failed: set[str | None] = set()  # engines that could not compile it
         self._proven: set[str | None] = set()  # engines that have made calls
         self._can_be_alone = True
-        self._made_for: Callable[[], Pool | None] = no_pool
+        self._made_for: weakref.ref[Pool] | None = None
         distribute_later(self)
 
     # -- for a call
@@ -194,25 +188,23 @@ class Plans:
         given: CallValues,
         rows: CallRows,
         block: int,
-    ) -> tuple[CallKind, CallRows]:
-        """Return the kind of a call whose ranks may keep terms, and the rows to send.
+    ) -> tuple[CallKind, list[Any]]:
+        """Return the kind of a call whose ranks may keep terms, and the inputs' states.
 
         A sampler calls a likelihood many times with the same data. Ranks compute once,
-        and keep, the terms that depend on the rows of `Data` alone. The rows returned
-        hold the states by which ranks know that the data is unchanged.
+        and keep, the terms that depend on the rows of `Data` alone. By the states they
+        know that the data is unchanged; the state of an input of no such terms is None.
         """
+        states: list[Any] = [None] * len(rows.sources)
         found, inputs = self.kept_kind(programs, kind, subset, rows.total, given)
-        if not inputs:
-            return kind, rows
         values = [given.values[i] for i in inputs]
-        states = [v._state if isinstance(v, Data) else None for v in values]
-        if None in states or not isinstance(rows.selection, slice):
+        known = [v._state if isinstance(v, Data) else None for v in values]
+        if None in known or not isinstance(rows.selection, slice):
             # Blocks give the same bits only if the terms are a part of their own.
-            return found if block else kind, rows
-        sources = list(rows.sources)
-        for i, state in zip(inputs, states, strict=True):
-            sources[i] = sources[i]._replace(state=state)
-        return found, rows._replace(sources=sources)
+            return found if block else kind, states
+        for i, state in zip(inputs, known, strict=True):
+            states[i] = state
+        return found, states
 
     def kept_kind(
         self,

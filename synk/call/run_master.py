@@ -160,7 +160,11 @@ class FunctionRun(Bound):
     def _can_join(self, planned: Planned, kind: CallKind, call: CallRows) -> bool:
         """Return whether `call` can be in a launch by this plan and kind."""
         other = self.variant.plans.plan_for(call.total, self.given.arrays)
-        return planned.can_share_launch(other) and self._kind(other, call.total) == kind
+        mine, its = planned.plan, other.plan
+        how = mine.engine, mine.is_alone, mine.block
+        if how != (its.engine, its.is_alone, its.block):
+            return False
+        return self._kind(other, call.total) == kind
 
     def _on_ranks(
         self, planned: Planned, calls: list[CallRows], report: Any

@@ -1,7 +1,7 @@
 """Pickling graphs for ranks, with a number in place of every shared variable.
 
-A graph of 5000 nodes has hundreds of equal Ops, each with some ten kB of C code, and
-the same lines of the script as the origin of many variables. Each is sent once.
+A graph of 5000 nodes has hundreds of equal Ops, each with some ten kB of C code. Each
+is sent once.
 
 cloudpickle sends a class that a script defines by value, so a rank gets another class.
 But the script may have registered an Op's class with numba or JAX before the fork, and
@@ -15,12 +15,10 @@ from __future__ import annotations
 import contextlib
 import copyreg
 import io
-import itertools
 import pickle
 import sys
-from collections.abc import Hashable, Mapping
+from collections.abc import Mapping
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import cloudpickle
 from pytensor.compile import SharedVariable
@@ -31,37 +29,6 @@ from pytensor.graph.utils import Scratchpad
 from pytensor.tensor.elemwise import CAReduce
 
 from ..signals import without_collection
-
-
-class VariableNumbers:
-    """The master's numbers of shared variables; they live as long as the variables."""
-
-    # One counter for all sessions: a notice that a variable of a former session is gone
-    # must not fit another variable.
-    _next = itertools.count()
-
-    def __init__(self) -> None:
-        self._numbers: WeakKeyDictionary[SharedVariable, int] = WeakKeyDictionary()
-
-    def __contains__(self, variable: SharedVariable) -> bool:
-        return variable in self._numbers
-
-    def __getitem__(self, variable: SharedVariable) -> int:
-        return self._numbers[variable]
-
-    def by_value(self) -> dict[int, int]:
-        """Return the number of each variable, by the id of the variable's container."""
-        return {id(var.container): n for var, n in self._numbers.items()}
-
-    def add(self, variable: SharedVariable) -> int:
-        """Give a variable a new number, and return it."""
-        number = self._numbers[variable] = next(self._next)
-        return number
-
-    def drop(self, variable: SharedVariable) -> None:
-        """Forget the number of a variable, if it has one."""
-        self._numbers.pop(variable, None)
-
 
 # -- classes and Ops that ranks inherit from the script
 
@@ -110,11 +77,10 @@ def _forked_class(number: int) -> type:
 class _GraphPickler(cloudpickle.Pickler):
     # cloudpickle sends lambdas, local classes and definitions of __main__ by value, as
     # the script may have made them after ranks were forked.
-    def __init__(self, file: io.BytesIO, numbers: VariableNumbers) -> None:
+    def __init__(self, file: io.BytesIO, numbers: Mapping[SharedVariable, int]) -> None:
         super().__init__(file)
         self._numbers = numbers
         self._ops: dict[Op, Op] = {}
-        self._frames: dict[Hashable, Hashable] = {}
         self._attributes: dict[type, frozenset[str] | None] = {}
 
     def reducer_override(self, obj: Any) -> Any:
@@ -126,7 +92,8 @@ class _GraphPickler(cloudpickle.Pickler):
         if isinstance(obj, type) and issubclass(obj, Op) and obj in _forked_classes:
             return _forked_class, (_forked_classes[obj],)
         if type(obj) is Scratchpad:
-            return Scratchpad, (), self._shortened(obj.__dict__)
+            tag = vars(obj)
+            return Scratchpad, (), {k: tag[k] for k in tag if k not in _OF_NODES}
         if isinstance(obj, Op):
             if not isinstance(obj, HasInnerGraph):
                 first = self._ops.setdefault(obj, obj)
@@ -156,20 +123,6 @@ class _GraphPickler(cloudpickle.Pickler):
         state = {name: way[2][name] for name in way[2] if name in own}
         return (*way[:2], state, *way[3:])
 
-    def _shortened(self, tag: dict[str, Any]) -> dict[str, Any]:
-        """Return the tag's content to pickle, each line of a script as one object."""
-        # Without the attributes that compilers have added to a node's tag.
-        if not tag.keys().isdisjoint(_OF_NODES):
-            tag = {name: tag[name] for name in tag if name not in _OF_NODES}
-        trace = tag.get("trace")
-        if not isinstance(trace, list):
-            return tag
-        one = self._frames.setdefault
-        return {
-            **tag,
-            "trace": [[one(frame, frame) for frame in stack] for stack in trace],
-        }
-
 
 class _GraphUnpickler(pickle.Unpickler):
     def __init__(
@@ -195,7 +148,7 @@ def _itself(op: Op) -> Op:
     return op
 
 
-def dump_graph(graph: Any, numbers: VariableNumbers) -> bytes:
+def dump_graph(graph: Any, numbers: Mapping[SharedVariable, int]) -> bytes:
     """Pickle an object that contains graphs, whose shared variables have `numbers`."""
     file = io.BytesIO()
     with without_collection():

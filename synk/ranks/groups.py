@@ -153,12 +153,13 @@ class Leader:
             raise found.rebuild()
         return found
 
-    def kill(self) -> None:
-        """Kill the leader, and so its ranks, even if it is computing."""
-        self._process.kill()
+    def __enter__(self) -> Leader:
+        return self
 
-    def close(self) -> None:
-        """End the leader and its ranks when it has finished its present call."""
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        """End the leader and its ranks: after its present call or, if failed, now."""
+        if kind is not None:
+            self._process.kill()
         self._script.close()
         _ENDS.discard(self._script)
         self._process.join()
@@ -254,15 +255,12 @@ class Leaders:
 
     def __init__(self, groups: RankGroups, work: Callable[..., Any]) -> None:
         self._free: SimpleQueue[Leader] = SimpleQueue()
-        self._all: list[Leader] = []
         known = _by_address()
-        try:
+        with contextlib.ExitStack() as leaders:
             for _ in range(len(groups)):
-                self._all.append(Leader(groups, work, known))
-                self._free.put(self._all[-1])
-        except BaseException:
-            self.close()
-            raise
+                leader = Leader(groups, work, known)
+                self._free.put(leaders.enter_context(leader))
+            self._leaders = leaders.pop_all()
 
     def __call__(self, *args: Any) -> Any:
         """Wait for a free leader, and have it call `work`."""
@@ -275,19 +273,8 @@ class Leaders:
     def __enter__(self) -> Leaders:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def kill(self) -> None:
-        """Kill the leaders, and so their ranks, even if they are computing."""
-        for leader in self._all:
-            leader.kill()
-
-    def close(self) -> None:
-        """End the leaders and their ranks when they have finished their calls."""
-        for leader in self._all:
-            leader.close()
-        self._all.clear()
+    def __exit__(self, *error: Any) -> None:
+        self._leaders.__exit__(*error)
 
 
 class Group:
@@ -380,14 +367,8 @@ class Group:
             if self not in SESSION.pool.groups:
                 raise StateError("this group is of a session that was closed")
             check_can_be_groups()
-            made = Leader(self._of, work, _by_address(), self.number)
-            try:
+            with Leader(self._of, work, _by_address(), self.number) as made:
                 yield made
-            except BaseException:
-                made.kill()  # `close` would wait for the end of its call
-                raise
-            finally:
-                made.close()
 
 
 def groups() -> tuple[Group, ...]:
@@ -438,9 +419,6 @@ def side_by_side(
         raise ValueError(f"{SESSION.size} ranks cannot be {groups} groups")
     check_can_be_groups()
     made = RankGroups(groups, SESSION.size // groups)
-    with Leaders(made, work) as leaders, ThreadPoolExecutor(groups) as threads:
-        try:
-            yield from threads.map(leaders, range(tasks))
-        except BaseException:
-            leaders.kill()
-            raise
+    # After an error the leaders are killed first, so that no thread waits for one.
+    with ThreadPoolExecutor(groups) as threads, Leaders(made, work) as leaders:
+        yield from threads.map(leaders, range(tasks))

@@ -88,9 +88,10 @@ class Lifetime:
             raise StateError(CLOSED)
         return self._pool
 
-    def is_of(self, made_for: Callable[[], Pool | None]) -> bool:
+    def is_of(self, made_for: Callable[[], Pool | None] | None) -> bool:
         """Return whether `made_for`, a reference to a `Pool`, is to the present one."""
-        return self._pool is not None and made_for() is self._pool
+        pool = self._pool
+        return made_for is not None and pool is not None and made_for() is pool
 
     # A signal handler or another thread may close synk between any two lines. So code
     # that reads more than one attribute of `_pool` keeps it in a local variable.

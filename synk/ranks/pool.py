@@ -7,6 +7,10 @@ it finds out whether it is of use for the present ranks: see `Lifetime.is_of`.
 
 from __future__ import annotations
 
+from weakref import WeakKeyDictionary
+
+from pytensor.compile import SharedVariable
+
 from ..memory.arena import Arena
 from ..memory.limits import OomKills
 from ..workers.channel import MasterChannel
@@ -14,13 +18,8 @@ from ..workers.control import Control
 from ..workers.recorder import Records
 from ..workers.waiting import Limit
 from .context import Dropped, RankContext
-from .graphs import VariableNumbers
 from .ledger import Ledger
 from .starting import ScriptSeeds, SessionOptions
-
-
-def no_pool() -> None:
-    """Return None: in place of a reference to a pool, for objects made for none."""
 
 
 class Pool:
@@ -42,9 +41,10 @@ class Pool:
         self.limit = Limit(asked.timeout)  # for waits of the master
         # This process's context as a rank; None before it is made and after `close`.
         self.context: RankContext | None = None
-        # The numbers by which ranks know the master's variables, and how they hold
-        # these, or held them before a rank died.
-        self.numbers, self.ledger = VariableNumbers(), Ledger()
+        # The numbers by which ranks know the master's variables.
+        self.numbers = WeakKeyDictionary[SharedVariable, int]()
+        # How ranks hold the master's variables, or held them before a rank died.
+        self.ledger = Ledger()
         # Memory to which the master copies arguments, for ranks to read.
         self.stage = Arena(can_shrink=not asked.places[0].device.is_gpu)
         # Notices for ranks of objects that the script has dropped; the next command

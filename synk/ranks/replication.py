@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,7 +20,7 @@ from ..times.timing import Times
 from ..user_frames import entry
 from .context import RankContext
 from .graphs import dump_graph, load_graph
-from .pool import Pool, no_pool
+from .pool import Pool
 from .session import SESSION
 from .starting import follow_settings, pytensor_settings
 from .streams import value_for_rank
@@ -70,7 +70,7 @@ def master_replicate_variables(
         known = zip(variables, entries, strict=True)
         master_bring([var for var, entry in known if entry.is_set])
     new = [var for var in dict.fromkeys(variables) if var not in numbers]
-    sharing = numbers.by_value() if new else {}
+    sharing = _by_value() if new else {}
     blueprints = {}
     try:
         for var in new:
@@ -90,14 +90,19 @@ def master_replicate_variables(
     except BaseException:
         # After an interrupt some ranks may lack them, so they get new numbers later.
         for var in new:
-            numbers.drop(var)
+            numbers.pop(var, None)
         raise
     return [numbers[var] for var in variables]
 
 
+def _by_value() -> dict[int, int]:
+    """Return the numbers of ranks' variables, by the id of the variable's container."""
+    return {id(var.container): n for var, n in SESSION.pool.numbers.items()}
+
+
 def _number(var: SharedVariable) -> int:
     """Give a variable a number; when it goes, notify ranks to drop their replicas."""
-    number = SESSION.pool.numbers.add(var)
+    number = SESSION.pool.numbers[var] = next(_numbers)
     SESSION.context.variables[number] = var
     # The collector calls `notify` at any line, in any thread.
     weakref.finalize(var, SESSION.notify, "variable", number).atexit = False
@@ -120,7 +125,7 @@ def worker_replicate_variables(context: RankContext, data: bytes) -> None:
 def master_bring(variables: Sequence[SharedVariable]) -> None:
     """Send the ranks the values that the script has set in the master."""
     # Variables that ranks do not have yet are left out; they come with their values.
-    by_value = SESSION.pool.numbers.by_value()
+    by_value = _by_value()
     known = {by_value.get(id(var.container)): var for var in variables}
     known.pop(None, None)
     numbers = list(known)
@@ -166,7 +171,7 @@ class Replicas:
 
     def __init__(self, spec: FunctionSpec) -> None:
         self.number, self._spec = next(_numbers), spec
-        self._made_for: Callable[[], Pool | None] = no_pool
+        self._made_for: weakref.ref[Pool] | None = None
         self._programs: Programs | None = None
         self.notice = Notice(lambda: compile_text(spec, SESSION.size))
         self._prepared: set[tuple[CallKind, Subset]] = set()
@@ -293,3 +298,5 @@ def distribute_later(function: Any) -> None:
 
 _functions: weakref.WeakSet[Any] = weakref.WeakSet()
 _numbers = itertools.count()
+"""Numbers of functions and variables, for all sessions: a notice that a variable of a
+former session is gone must not fit another one."""

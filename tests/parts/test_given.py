@@ -14,7 +14,7 @@ from pytensor.tensor.elemwise import DimShuffle
 
 from synk.memory.partition import select
 from synk.memory.rows import RowTaker
-from synk.ranks.graphs import VariableNumbers, dump_graph, load_graph
+from synk.ranks.graphs import dump_graph, load_graph
 from synk.ranks.streams import value_for_rank
 
 # -- taking rows ---------------------------------------------------------------------
@@ -78,9 +78,7 @@ def many_equal_ops(n, make=as_row):
 
 def sent(graph, *variables):
     """Return the pickle of a graph, and the numbers of its variables."""
-    numbers = VariableNumbers()
-    for var in variables:
-        numbers.add(var)
+    numbers = {var: number for number, var in enumerate(variables)}
     return dump_graph(graph, numbers), numbers
 
 

@@ -199,5 +199,5 @@ def test_a_rank_that_dies_breaks_no_other_group_and_changes_no_bit(monkeypatch):
         assert [each.result(timeout=120) for each in walks] == [expected] * 4
         assert ranks()[0] != [killed]
         assert ranks()[1] == other
-        leaders.close()
+        leaders.__exit__(None, None, None)
         await_end(both)
