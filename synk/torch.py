@@ -11,7 +11,7 @@ import copy
 import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
+from functools import partial, wraps
 from typing import Any
 
 import numpy as np
@@ -162,6 +162,29 @@ class Threads:
                 torch.set_num_threads(before)
 
 
+def _with_threads(method: Callable) -> Callable:
+    """Make a method of `TorchModel` run with the rank's threads."""
+
+    @wraps(method)
+    def run(model: TorchModel, *args: Any) -> Any:
+        return model._threads.run(method, model, *args)
+
+    return run
+
+
+def _memory(name: str, doc: str) -> Any:
+    """Return a property of a `TorchModel`: the memory of tensors, as arrays."""
+
+    def get(model: TorchModel) -> list[np.ndarray]:
+        return [tensor.detach().numpy() for tensor in getattr(model, name)]
+
+    def set(model: TorchModel, arrays: Sequence[np.ndarray]) -> None:
+        for tensor, array in zip(getattr(model, name), arrays, strict=True):
+            tensor.data = as_tensor(array)
+
+    return property(get, set, doc=doc)
+
+
 class TorchModel(Model):
     """A module of torch with its loss and its optimizer."""
 
@@ -189,23 +212,8 @@ class TorchModel(Model):
 
     # -- memory
 
-    @property
-    def parameters(self) -> list[np.ndarray]:  # type: ignore[override]
-        """The module's parameters that require a gradient."""
-        return [p.detach().numpy() for p in self._trained]
-
-    @parameters.setter
-    def parameters(self, arrays: Sequence[np.ndarray]) -> None:
-        _set_memory(self._trained, arrays)
-
-    @property
-    def buffers(self) -> list[np.ndarray]:  # type: ignore[override]
-        """The module's buffers, except booleans."""
-        return [b.detach().numpy() for b in self._buffers]
-
-    @buffers.setter
-    def buffers(self, arrays: Sequence[np.ndarray]) -> None:
-        _set_memory(self._buffers, arrays)
+    parameters = _memory("_trained", "The parameters that require a gradient.")
+    buffers = _memory("_buffers", "The module's buffers, except booleans.")
 
     @property
     def kept(self) -> list[np.ndarray]:  # type: ignore[override]
@@ -247,11 +255,9 @@ class TorchModel(Model):
 
     # -- computing
 
+    @_with_threads
     def gradient(self, *rows: np.ndarray) -> tuple[float, list[np.ndarray], float]:
         """Return the rows' loss (a sum), its gradient, and the rows' weight."""
-        return self._threads.run(self._gradient, *rows)
-
-    def _gradient(self, *rows: np.ndarray) -> tuple[float, list[np.ndarray], float]:
         for each, mode in zip(self._module.modules(), self._modes, strict=True):
             each.training = mode
         all_reduce = self.all_reduce if self._syncs_batch_norm else None
@@ -260,23 +266,19 @@ class TorchModel(Model):
             found = gradients(loss, self._trained, self._syncs_batch_norm)
         return loss.item(), [gradient.numpy() for gradient in found], weight
 
+    @_with_threads
     def update(self, gradient: Sequence[np.ndarray]) -> None:
         """Make a step of the optimizer."""
-        self._threads.run(self._update, gradient)
-
-    def _update(self, gradient: Sequence[np.ndarray]) -> None:
         for param, array in zip(self._trained, gradient, strict=True):
             param.grad = torch.from_numpy(array)
         if self._clip_norm is not None:
             torch.nn.utils.clip_grad_norm_(self._trained, self._clip_norm)
         self._state.step()
 
+    @_with_threads
+    @torch.no_grad()
     def loss(self, *rows: np.ndarray) -> tuple[float, float]:
         """Return the rows' loss (a sum) and weight, in evaluation mode."""
-        return self._threads.run(self._evaluated, *rows)
-
-    @torch.no_grad()
-    def _evaluated(self, *rows: np.ndarray) -> tuple[float, float]:
         self._module.eval()
         loss, weight = self._summed(rows)
         return loss.item(), weight
@@ -330,12 +332,6 @@ def _weight(loss: Callable, tensors: Tensors) -> float:
             return counted.numel()
         return float(loss.weight[counted].sum())
     return len(tensors[0])
-
-
-def _set_memory(tensors: Tensors, arrays: Sequence[np.ndarray]) -> None:
-    """Set the memory of tensors to that of arrays."""
-    for tensor, array in zip(tensors, arrays, strict=True):
-        tensor.data = as_tensor(array)
 
 
 def as_tensor(array: np.ndarray) -> torch.Tensor:
