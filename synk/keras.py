@@ -203,13 +203,13 @@ class _OnTorch:
     def __init__(self, model: KerasModel) -> None:
         from . import torch as ours
 
-        self._model, self._ours, self._threads = model, ours, ours.Threads()
+        self._model, self._ours, run = model, ours, ours.Threads().run
+        self.gradient = partial(run, self._gradient)
+        self.update = partial(run, self._update)
+        self.loss = partial(run, self._loss)
 
     def _tensors(self, arrays: Arrays) -> list[Any]:
         return list(map(self._ours.as_tensor, arrays))
-
-    def gradient(self, *arrays: Arrays) -> tuple:
-        return self._threads.run(self._gradient, *arrays)
 
     def _gradient(self, *arrays: Arrays) -> tuple:
         trained, others, rows = map(self._tensors, arrays)
@@ -220,16 +220,10 @@ class _OnTorch:
             slopes = self._ours.gradients(loss, trained)
         return loss.item(), slopes, new
 
-    def update(self, *arrays: Arrays) -> tuple:
-        return self._threads.run(self._update, *arrays)
-
     def _update(self, *arrays: Arrays) -> tuple:
         with self._ours.torch.no_grad():
             apply = self._model.model.optimizer.stateless_apply
             return apply(*map(self._tensors, arrays))
-
-    def loss(self, *arrays: Arrays) -> float:
-        return self._threads.run(self._loss, *arrays)
 
     def _loss(self, *arrays: Arrays) -> float:
         with self._ours.torch.no_grad():

@@ -32,6 +32,7 @@ from pytensor.link.numba.linker import NumbaLinker
 
 from ..nn.base import KernelOp
 from . import fixes, passed_draws, precision
+from .fixes import hinge, jax_compile_time, jax_values
 
 
 def own_mode(mode: Any, product_precision: str | None = None) -> Mode:
@@ -114,8 +115,8 @@ class _JAXConversions:
         self._copied = _copier(
             {
                 jax_funcify: self,
-                jax_typify: partial(fixes.typified, jax_typify),
-                jax_sample_fn: partial(fixes.sampled, jax_sample_fn),
+                jax_typify: partial(jax_compile_time.typified, jax_typify),
+                jax_sample_fn: partial(jax_values.sampled, jax_sample_fn),
             }
         )
 
@@ -249,7 +250,7 @@ def _register_jax() -> None:
     def graph(graph: Any, conversions: _JAXConversions, **kwargs: Any) -> Callable:
         return conversions.of_graph(graph, **kwargs)
 
-    fixes.register_counted()
+    hinge.register()
     precision.register_convert()
     passed_draws.register_jax()
 

@@ -1,4 +1,4 @@
-"""Numba: whether a mode uses it, its warnings, and machine code before the first call.
+"""Numba: its warnings, and machine code before the first call.
 
 Numba makes machine code when a function is first called. All ranks call at once, so
 each would make the same code, for seconds or minutes. If synk asks numba for the code
@@ -31,7 +31,7 @@ from .plain_functions import is_foreign
 @contextmanager
 def ignoring(mode: Any, *categories: type[Warning]) -> Iterator[None]:
     """Ignore warnings of `categories` while the block compiles a graph in `mode`."""
-    if is_numba(mode):
+    if isinstance(get_mode(mode).linker, NumbaLinker):
         # This module adds filters for numba's warnings, which the first call needs
         # too. Imported inside `catch_warnings`, they would be lost at its end.
         importlib.import_module("pytensor.link.numba.dispatch")
@@ -39,11 +39,6 @@ def ignoring(mode: Any, *categories: type[Warning]) -> Iterator[None]:
         for category in categories:
             warnings.simplefilter("ignore", category)
         yield
-
-
-def is_numba(mode: Any) -> bool:
-    """Return whether numba compiles graphs in a PyTensor mode."""
-    return isinstance(get_mode(mode).linker, NumbaLinker)
 
 
 def array_type(var: Variable) -> Any:

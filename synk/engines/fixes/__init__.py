@@ -33,19 +33,6 @@ from ..jax_bounds import INDEXING
 from . import jax_compile_time, jax_shapes, jax_speed, jax_values, numba_arrays
 from . import numba_elementwise as by_element
 from .hinge import CountNonzero
-from .hinge import register as register_counted
-from .jax_compile_time import typified
-from .jax_values import sampled
-
-__all__ = [
-    "JAX_FIXES",
-    "JAX_REWRITES",
-    "NUMBA_FIXES",
-    "register_counted",
-    "sampled",
-    "typified",
-    "wrong_rewrites",
-]
 
 JAX_FIXES: list[tuple[type | tuple[type, ...], Callable]] = [
     (ARange, jax_shapes.arange),
