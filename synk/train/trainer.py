@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import os
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -126,10 +125,6 @@ class Trainer:
         self._is_whole = True  # the last epoch has neither failed nor was interrupted
         self.history = History()
         self.exchanges: list[Exchange] = []
-        self._begin_callbacks()
-
-    def _begin_callbacks(self) -> None:
-        """Forget all callbacks, and the variables that they have set."""
         self._callbacks = CallbackList()
         self._set = files.SetVariables(self._step)
         # The callbacks' states in a loaded file, until the next fit.
@@ -414,8 +409,6 @@ class Trainer:
 
     def _new_like_this(self) -> Trainer:
         """Return a trainer like this one that has made no step; see `repeated`."""
-        made = copy.copy(self)
-        made.history, made.exchanges = History(), []
-        made._is_whole, made._workers = True, None
-        made._begin_callbacks()
-        return made
+        how: dict[str, Any] = {"seed": self._seed, "shuffle": self._shuffle}
+        how["workers"] = "nodes" if self._are_nodes else "ranks"
+        return Trainer(self._step, self._params, self._rule, **how)
