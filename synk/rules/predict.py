@@ -246,17 +246,16 @@ class _Turns(_Clock):
         self.times[rank] += self.step_of(rank)
         self.make_step(rank)
 
-    def make_step(self, rank: int) -> bool:
-        """Have a worker make its step, and exchange if due; return whether it was."""
+    def make_step(self, rank: int) -> None:
+        """Have a worker make its step, and exchange if it is due."""
         before = len(self.simulation.exchanges)
         self.simulation.run([rank])
         if len(self.simulation.exchanges) == before:
-            return False
+            return
         if self.rule.has_centre or self.rule.order == "turns":
             self.wait(rank, self._free_from)
             self._free_from = self.times[rank] + self.busy
         self.times[rank] += self.exchange
-        return True
 
 
 class _Free(_Turns):
@@ -266,7 +265,6 @@ class _Free(_Turns):
         super().__init__(*args)
         self._events = sorted((self.step_of(rank), rank) for rank in range(self.n))
         self._held_up: list[int] = []
-        self._moves, self._came = 0, [0] * self.n
         self._going = set(range(self.n))
 
     def advance(self, steps: int) -> None:
@@ -283,9 +281,7 @@ class _Free(_Turns):
 
     def _come(self, rank: int, steps: int) -> None:
         """Have a worker make the step that ends now, and begin the next one."""
-        if self.make_step(rank):
-            self._moves += 1
-            self._came[rank] = self._moves
+        self.make_step(rank)
         if self.simulation.steps[rank] < steps:
             event = self.times[rank] + self.step_of(rank), rank
             heapq.heappush(self._events, event)
@@ -297,5 +293,6 @@ class _Free(_Turns):
         most = self.rule.max_staleness
         if most is None:
             return True
-        others = (self._came[other] for other in self._going if other != rank)
-        return may_come(self._moves, others, most)
+        sweepers = self.simulation._sweepers
+        others = (sweepers[other].fetched[0] for other in self._going - {rank})
+        return may_come(len(self.simulation.exchanges), others, most)
