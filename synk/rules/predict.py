@@ -147,7 +147,7 @@ def predict(
     """
     clocks = {"together": _Together, "turns": _Turns, "free": _Free}
     simulation = simulate(rule, step, 0, workers, start, rows=rows, mode=mode)
-    clock = clocks[rule.order](simulation, costs)
+    clock = clocks[rule.order](simulation, costs, steps)
     found, looked_at = Prediction(), 0
 
     def look() -> bool:
@@ -157,7 +157,7 @@ def predict(
         return found.losses[-1] <= until
 
     while min(simulation.steps) < steps:
-        clock.advance(steps)
+        clock.advance()
         found.steps = sum(simulation.steps)
         if found.steps // (every * workers) > looked_at:
             looked_at = found.steps // (every * workers)
@@ -178,8 +178,8 @@ def predict(
 class _Clock:
     """The present times of a simulation's workers, and their waits in all."""
 
-    def __init__(self, simulation: Simulation, costs: Costs) -> None:
-        self.simulation, self.rule = simulation, simulation.rule
+    def __init__(self, simulation: Simulation, costs: Costs, steps: int) -> None:
+        self.simulation, self.rule, self.steps = simulation, simulation.rule, steps
         n = self.n = len(simulation.workers)
         self._random = np.random.default_rng(costs.seed)
         self._jitter = costs.jitter
@@ -193,7 +193,7 @@ class _Clock:
         self.times = np.zeros(n)
         self.waited = 0.0
 
-    def advance(self, steps: int) -> None:
+    def advance(self) -> None:
         """Make the step that is next, and its exchange; each makes at most `steps`."""
         raise NotImplementedError
 
@@ -218,7 +218,7 @@ class _Together(_Clock):
         super().__init__(*args)
         self._ends: dict[int, float] = {}  # of exchanges, by the step that takes them
 
-    def advance(self, steps: int) -> None:
+    def advance(self) -> None:
         for rank in range(self.n):
             self.times[rank] += self.step_of(rank)
         self.simulation.run(1)
@@ -241,7 +241,7 @@ class _Turns(_Clock):
         super().__init__(*args)
         self._free_from = 0.0  # when the centre can take the next exchange
 
-    def advance(self, steps: int) -> None:
+    def advance(self) -> None:
         rank = sum(self.simulation.steps) % self.n
         self.times[rank] += self.step_of(rank)
         self.make_step(rank)
@@ -265,34 +265,34 @@ class _Free(_Turns):
         super().__init__(*args)
         self._events = sorted((self.step_of(rank), rank) for rank in range(self.n))
         self._held_up: list[int] = []
-        self._going = set(range(self.n))
 
-    def advance(self, steps: int) -> None:
+    def advance(self) -> None:
         at, rank = heapq.heappop(self._events)
         self.times[rank] = at
         if self.rule.due(self.simulation.steps[rank] + 1) and not self._may_come(rank):
             self._held_up.append(rank)
             return
-        self._come(rank, steps)
+        self._come(rank)
         while ready := [other for other in self._held_up if self._may_come(other)]:
             self._held_up.remove(ready[0])
             self.wait(ready[0], at)
-            self._come(ready[0], steps)
+            self._come(ready[0])
 
-    def _come(self, rank: int, steps: int) -> None:
+    def _come(self, rank: int) -> None:
         """Have a worker make the step that ends now, and begin the next one."""
         self.make_step(rank)
-        if self.simulation.steps[rank] < steps:
+        if self.simulation.steps[rank] < self.steps:
             event = self.times[rank] + self.step_of(rank), rank
             heapq.heappush(self._events, event)
-        else:
-            self._going.remove(rank)  # nobody waits for it any more
 
     def _may_come(self, rank: int) -> bool:
         """Return whether an exchange now keeps `max_staleness` for all others."""
         most = self.rule.max_staleness
         if most is None:
             return True
-        sweepers = self.simulation._sweepers
-        others = (sweepers[other].fetched[0] for other in self._going - {rank})
+        workers = enumerate(self.simulation._sweepers)
+        made = self.simulation.steps  # nobody waits for those that have made all
+        others = (
+            w.fetched[0] for i, w in workers if i != rank and made[i] < self.steps
+        )
         return may_come(len(self.simulation.exchanges), others, most)
