@@ -310,9 +310,16 @@ def _fix_lengths(graph: Any) -> None:
 class _LineKeeper(Feature):
     """Gives a replacement the user's line of what it replaces; not all rewrites do."""
 
-    def on_change_input(self, *change: Any) -> None:
+    def on_change_input(
+        self,
+        fgraph: FunctionGraph,
+        node: Apply,
+        i: int,
+        var: Variable,
+        new_var: Variable,
+        reason: Any = None,
+    ) -> None:
         """Take note of a replacement; PyTensor calls it after each."""
-        _graph, _node, _i, var, new_var, *_reason = change
         if made_in(var) is None:
             return
         todo = [new_var]
