@@ -142,16 +142,8 @@ def _get_distribution(name: str) -> metadata.Distribution:
     return metadata.distribution(name)
 
 
-class _Lent(Loader):
-    """Fills the module `pkg_resources` for Lasagne."""
-
-    def exec_module(self, module: ModuleType) -> None:
-        module.__doc__ = "What Lasagne 0.1 asks of setuptools' module of this name."
-        module.get_distribution = _get_distribution  # type: ignore[attr-defined]
-
-
-class _Lender(MetaPathFinder):
-    """Finds `pkg_resources` for Lasagne, if no other finder has."""
+class _Lender(MetaPathFinder, Loader):
+    """Finds `pkg_resources` for Lasagne, if no other finder has, and fills it."""
 
     def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> Any:
         if fullname != _NAME:
@@ -159,4 +151,8 @@ class _Lender(MetaPathFinder):
         lasagne = sys.modules.get("lasagne")
         if lasagne is None or hasattr(lasagne, "__version__"):
             return None
-        return ModuleSpec(_NAME, _Lent(), origin=__file__)
+        return ModuleSpec(_NAME, self, origin=__file__)
+
+    def exec_module(self, module: ModuleType) -> None:
+        module.__doc__ = "What Lasagne 0.1 asks of setuptools' module of this name."
+        module.get_distribution = _get_distribution  # type: ignore[attr-defined]

@@ -10,9 +10,9 @@
 
     in a child that the user's script forks meanwhile: running or broken --> child
 
-Ranks are forked from a zygote (`workers.zygote_source`), and get a `RankStart`. Signal
-handlers of the script, or other threads, may call `fork`, `close` or a function at any
-line of this file. Every step can be undone from where it stopped.
+Ranks are forked from a zygote (`workers.zygote_source`), and get the script's state.
+Signal handlers of the script, or other threads, may call `fork`, `close` or a function
+at any line of this file. Every step can be undone from where it stopped.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+import cloudpickle
 from pytensor.compile import SharedVariable
 
 from ..cluster.launcher import Node
@@ -48,7 +49,6 @@ from .graphs import note_classes
 from .ledger import Ledger
 from .pool import Pool
 from .starting import (
-    RankStart,
     ScriptSeeds,
     SessionOptions,
     Surroundings,
@@ -238,8 +238,9 @@ class Lifetime:
         # rank has that in its memory.
         surroundings = Surroundings.of_this_process()
         where = pool.control.place, pool.records.place
-        start = RankStart(self.asked, *where, surroundings, pool.seeds, pool.nodes)
-        zygote.begin(start.dumps())
+        start = self.asked, *where, surroundings, pool.seeds, pool.nodes
+        # By value, as the script may have defined classes of warnings.
+        zygote.begin(cloudpickle.dumps(start))
         for rank in range(1, pool.control.size):
             zygote.fork_rank(rank)
 
@@ -257,7 +258,7 @@ class Lifetime:
     def be_rank(self, rank: int, start: bytes, master: int) -> None:
         """Run a rank in a process that was just forked, until it is killed.
 
-        `start` is a pickled `RankStart`, and `master` a pidfd of the master.
+        `start` is of `_start_ranks`, pickled, and `master` a pidfd of the master.
         """
         # In the master the lock was held when the zygote was forked. The thread that
         # holds it is not in this process, so the copy would never be released.

@@ -1,4 +1,4 @@
-"""The options of a session, and the `RankStart` that each of its ranks gets.
+"""The options of a session, and the state of the script that each of its ranks gets.
 
 A rank inherits its zygote's state: that of the script when the zygote was forked, or
 that of a new interpreter. So it first adopts the script's present state.
@@ -19,13 +19,12 @@ import warnings
 from collections.abc import Sequence
 from typing import Any, NamedTuple, cast
 
-import cloudpickle
 import numpy as np
 from pytensor import config
 
 from ..cluster.launcher import copies
 from ..errors import OversubscriptionWarning, StateError
-from ..memory import proc, segment
+from ..memory import proc
 from ..memory.descriptors import open_pidfd
 from ..user_frames import callers_level
 from ..workers import affinity
@@ -285,18 +284,3 @@ def _digest(state: Any) -> int:
     """Return a hash of a generator's state, as an int."""
     text = json.dumps(state, default=lambda part: part.tolist())
     return int.from_bytes(hashlib.sha256(text.encode()).digest(), "big")
-
-
-class RankStart(NamedTuple):
-    """The data that each rank of a session gets when it is forked."""
-
-    asked: SessionOptions
-    control: segment.Place
-    records: segment.Place
-    surroundings: Surroundings  # of the master
-    seeds: ScriptSeeds
-    nodes: tuple[list[int], int] | None = None  # see `Pool`
-
-    def dumps(self) -> bytes:
-        """Pickle it, with classes of the script's warnings by value."""
-        return cloudpickle.dumps(tuple(self))

@@ -130,7 +130,7 @@ class Zygote:
         self._wait_for(lambda: self._is_ready, "the zygote was not ready")
 
     def begin(self, start: bytes) -> None:
-        """Send the `RankStart` that ranks forked from now on get, pickled."""
+        """Send what ranks forked from now on get, pickled."""
         self._ask(zygote_loop.BEGIN, start)
 
     def fork_rank(self, rank: int) -> None:

@@ -36,7 +36,7 @@ REQUEST = struct.Struct("ii")
 
 CLOSE, BEGIN, END_RANKS = -1, -2, -3
 """End ranks and zygote (a closed pipe cannot say so, as a child that the script has
-forked may hold it open too); take the `RankStart` of a session, whose bytes follow; end
+forked may hold it open too); take what a session's ranks get, whose bytes follow; end
 the ranks only."""
 
 REPORT = struct.Struct("iii")
@@ -49,7 +49,7 @@ id); all ranks have ended (there is no report for each); the zygote takes reques
 
 Serve = Callable[[int, bytes, int], object]
 """``serve(rank, start, master)``, which a forked rank calls: its number, the session's
-pickled `RankStart`, and a pidfd of the master."""
+pickled start, and a pidfd of the master."""
 
 
 def be_zygote(master: int, requests: int, reports: int, serve: Serve) -> None:
@@ -73,7 +73,7 @@ class _Loop:
     def __init__(self, master: int, requests: int, reports: int, serve: Serve) -> None:
         self._master, self._requests, self._reports = master, requests, reports
         self._serve = serve
-        self._start = b""  # the `RankStart` for the next ranks, pickled
+        self._start = b""  # what the next ranks get, pickled
         # By the number of the pidfd: the pidfd, rank and process id.
         self._ranks: dict[int, tuple[FileIO, int, int]] = {}
         self._poll = select.poll()
