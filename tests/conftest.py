@@ -379,7 +379,6 @@ def ranks(request):
 
 @pytest.fixture
 def two_ranks(request):
-    """Fork a session of two ranks."""
     yield from session_of(2, request)
 
 

@@ -196,7 +196,6 @@ ORDERS = ("FORKING", "LONG")
 
 
 def patching() -> list[Path]:
-    """Return all files that patch synk."""
     return [path for path in sorted(TESTS.rglob("*.py")) if seen(path).patched]
 
 
@@ -216,7 +215,6 @@ def sections(page: Path) -> list[str]:
 
 @cache
 def functions_of(path: Path) -> set[str]:
-    """Return the tests of a file."""
     return {
         node.name
         for node in ast.walk(ast.parse(path.read_text()))

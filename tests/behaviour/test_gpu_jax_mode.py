@@ -24,7 +24,6 @@ def session_of(n: int):
 
 
 def stream(seed: int = 5):
-    """Return a shared random generator."""
     return pytensor.shared(np.random.default_rng(seed), name="stream")
 
 

@@ -15,7 +15,6 @@ pytestmark = pytest.mark.usefixtures("scans_in_python")
 
 
 def shapes_compiled(f: synk.Function) -> int:
-    """Return for how many shapes rank 0 has compiled a function."""
     return f.explain().to_dict()["shapes_compiled"]
 
 

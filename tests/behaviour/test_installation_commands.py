@@ -274,7 +274,6 @@ FAST = {"PYTENSOR_FLAGS": "mode=FAST_COMPILE"}
 
 
 def run(*args: object, cwd: Path, **environment: str) -> subprocess.CompletedProcess:
-    """Run Python in a folder."""
     return subprocess.run(
         [sys.executable, *map(str, args)],
         env=os.environ | FAST | environment,

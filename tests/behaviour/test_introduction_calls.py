@@ -311,8 +311,6 @@ X = np.random.default_rng(0).normal(size=(7, 3))
 
 
 class Map(Op):
-    """A function as an Op."""
-
     def __init__(self, function):
         self.function = function
 

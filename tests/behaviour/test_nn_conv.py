@@ -50,7 +50,6 @@ def reference(x, w, border, stride, flip, dilation, groups):
 
 @st.composite
 def convolutions(draw, ndim):
-    """Draw shapes that fit, and parameters."""
     small = st.integers(1, 2)
     window = [draw(st.integers(1, 3)) for _ in range(ndim)]
     dilation = [draw(small) for _ in range(ndim)]

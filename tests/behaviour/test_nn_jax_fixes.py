@@ -65,7 +65,6 @@ ALIKE = [
 
 
 def graph_of(text, x, y):
-    """Return the graph of an expression."""
     ones = pt.extra_ops.to_one_hot(y, x.shape[1])
     names = {"pt": pt, "np": np, "pytensor": pytensor, "x": x, "y": y, "ones": ones}
     return eval(text, names)

@@ -61,7 +61,6 @@ def values(rows):
 
 
 def compare(f, names, plain, all_rows):
-    """Compare a function with a plain one, in a session."""
     for rows, many in itertools.product(all_rows, (1, 3)):
         found, right = f(*values(rows), num_slices=many), plain(*values(rows))
         for name, mine, serial in zip(names, found, right, strict=True):

@@ -23,7 +23,6 @@ normal, uniform = pt.random.normal, pt.random.uniform
 
 
 def rows_of(rows: int) -> list[np.ndarray]:
-    """Return rows of every input."""
     rng = np.random.default_rng(rows)
     return [rng.normal(size=(rows, 3)), rng.uniform(0.1, 0.9, rows)]
 

@@ -22,7 +22,6 @@ OPTIONS = {"mode": PY, "on_unused_input": "ignore"}
 
 
 def serial(inputs, outputs, values, mode=PY):
-    """Return what plain PyTensor makes of graphs."""
     options = OPTIONS | {"mode": mode}
     return pytensor.function(inputs, outputs, **options)(*values)
 

@@ -115,7 +115,6 @@ def test_a_variable_that_is_set_to_them_has_a_copy(two_ranks):
 
 
 def images_and_labels(rows=9):
-    """Return images, labels and weights, as arrays."""
     rng = np.random.default_rng(rows)
     labels = rng.integers(0, 3, rows).astype("int32")
     return rng.normal(size=(rows, 4)), labels, rng.normal(size=(4, 3))

@@ -112,7 +112,6 @@ class Run:
         self.trainer.fit(X, Y, callbacks=self.callbacks, **how)
 
     def saved(self, epochs, name="saved.npz"):
-        """Train, and write a file."""
         self.fit(epochs)
         self.trainer.save(self.folder / name)
         return self

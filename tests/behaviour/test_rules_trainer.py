@@ -400,7 +400,6 @@ def test_staleness_is_bounded_where_it_is_to_be(ranks):
 
 @contextlib.contextmanager
 def signalled(pid, number, seconds):
-    """Send a signal after some time."""
     timer = threading.Timer(seconds, os.kill, (pid, number))
     timer.start()
     yield

@@ -115,7 +115,6 @@ def test_every_layer_class_is_tested():
 
 @functools.cache
 def graphs_of(kind):
-    """Return the graphs of a table of layers."""
     table, value = LAYERS[kind]
     graphs = {}
     for name, (_, _, by_hand) in table.items():

@@ -52,7 +52,6 @@ def by_torch(module, loss, optimizer, batches, scheduler=None, clip_norm=None):
 
 
 def assert_alike(found, expected, atol):
-    """Compare modules, or optimizers."""
     ours, theirs = found.state_dict(), expected.state_dict()
     if "state" in ours:
         ours, theirs = (

@@ -58,7 +58,6 @@ def overwrite(variables) -> list:
 
 
 def states(values) -> list:
-    """Return values, and for generators their states."""
     return [
         value.bit_generator.state if isinstance(value, np.random.Generator) else value
         for value in values

@@ -244,7 +244,6 @@ OPTIONS = {
 
 
 def _problem(dtype="float64"):
-    """Return inputs, loss and parameters of a small network."""
     x, y = pt.matrix("x", dtype=dtype), pt.vector("y", dtype=dtype)
     w = pytensor.shared(START["w"].astype(dtype), "w")
     b = pytensor.shared(START["b"].astype(dtype), "b")

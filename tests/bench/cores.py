@@ -12,10 +12,9 @@ import logging
 import subprocess
 import sys
 import warnings
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from time import perf_counter
+from functools import partial
 
 import numpy as np
 import pymc as pm
@@ -23,6 +22,8 @@ import pytensor
 
 import synk
 from synk.workers.affinity import usable_cores
+
+from .beside import interleave
 
 COLUMNS, GROUPS = 20, 500
 ROWS = 200_000
@@ -60,31 +61,18 @@ def build(kind: str, rows: int) -> pm.Model:
     return model
 
 
-def median(call: Callable[[], object], times: int) -> float:
-    """Return the seconds of a call, after one that is not counted."""
-    call()
-    found = []
-    for _ in range(times):
-        start = perf_counter()
-        call()
-        found.append(perf_counter() - start)
-    return float(np.median(found))
-
-
 def on_ranks(ranks: int) -> None:
     """Print what one number of ranks takes, in ms."""
     with synk.session(ranks):
         for kind in KINDS:
             density = synk.pymc.logp_dlogp(build(kind, ROWS))
-            took = median(lambda density=density: density(density.start), 30) * 1e3
-            print(f"{ranks:3} ranks  {kind:24} {took:9.2f} ms", flush=True)
+            (took,) = interleave([partial(density, density.start)], 30)
+            print(f"{ranks:3} ranks  {kind:24} {took * 1e3:9.2f} ms", flush=True)
         for nbytes in NBYTES:
             var = pytensor.shared(np.zeros(nbytes // 8))
-            took = median(lambda var=var: synk.all_reduce(var, "sum"), 100) * 1e3
-            print(
-                f"{ranks:3} ranks  all-reduce of {nbytes:9,} B {took:9.3f} ms",
-                flush=True,
-            )
+            (took,) = interleave([partial(synk.all_reduce, var, "sum")], 100)
+            of = f"all-reduce of {nbytes:9,} B"
+            print(f"{ranks:3} ranks  {of} {took * 1e3:9.3f} ms", flush=True)
 
 
 def on_groups(ranks: int) -> None:
@@ -97,11 +85,10 @@ def on_groups(ranks: int) -> None:
             with ExitStack() as stack:
                 leaders = [each.leader(density) for each in synk.groups()]
                 calls = [stack.enter_context(leader) for leader in leaders]
-                took = threads.map(
-                    lambda call, at=density.start: median(lambda: call(at), 30), calls
-                )
+                made = [[partial(call, density.start)] for call in calls]
+                took = max(threads.map(lambda some: interleave(some, 30), made))[0]
                 of = f"{groups:3} groups of {ranks // groups:3}"
-                print(f"{of}  {KINDS[0]:15} {max(took) * 1e3:9.2f} ms", flush=True)
+                print(f"{of}  {KINDS[0]:15} {took * 1e3:9.2f} ms", flush=True)
         groups *= 2
 
 
@@ -113,12 +100,11 @@ def chains(ranks: int) -> None:
     def sample(cores: int) -> object:
         return pm.sample(model=model, cores=cores, **given)
 
-    print(
-        f"{given['chains']} chains  by nutpie {median(lambda: sample(ranks), 2):.2f} s"
-    )
+    (took,) = interleave([partial(sample, ranks)], 2)
+    print(f"{given['chains']} chains  by nutpie {took:.2f} s")
     with synk.session(ranks), synk.pymc.parallel(model):
         for cores, what in ((ranks, "in a block"), (1, "in turn by all ranks")):
-            took = median(lambda cores=cores: sample(cores), 2)
+            (took,) = interleave([partial(sample, cores)], 2)
             print(f"{given['chains']} chains  {what} {took:.2f} s", flush=True)
 
 

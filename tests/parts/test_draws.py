@@ -81,7 +81,6 @@ def state(generator):
 
 
 def passed(kind, seed, count, parameters=(), takes_one=False):
-    """Return a generator that has passed draws."""
     generator = np.random.default_rng(seed)
     op = Passed(OPS[kind], "before", takes_one)
     params = list(map(np.asarray, parameters))

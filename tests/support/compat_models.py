@@ -237,7 +237,6 @@ START = np.zeros(4)
 
 
 def train(rule, model, n=2, **settings):
-    """Train a model class on ranks; return the rule."""
     rule = rule()
     rule.verbose = False
     for name, value in settings.items():

@@ -23,6 +23,8 @@ from keras import backend as K
 from keras import layers as L
 from keras.models import Model
 from keras.optimizers import SGD
+from scipy.special import expit as sigmoid
+from scipy.special import softmax
 
 import synk
 
@@ -45,15 +47,6 @@ DATA["steps"][3:, 4:] = 0  # what masks leave out
 
 
 # -- what NumPy says
-
-
-def sigmoid(x):
-    return 1 / (1 + np.exp(-x))
-
-
-def softmax(x):
-    e = np.exp(x - x.max(-1, keepdims=True))
-    return e / e.sum(-1, keepdims=True)
 
 
 def padded(x, size, strides, padding):
@@ -208,7 +201,7 @@ TABLE = {
         "dense of steps": (L.Dense(4, use_bias=False), "steps", dense),
         "relu": (L.Activation("relu"), "flat", lambda x: np.maximum(x, 0)),
         "tanh": (L.Activation("tanh"), "flat", np.tanh),
-        "softmax": (L.Activation("softmax"), "steps", softmax),
+        "softmax": (L.Activation("softmax"), "steps", lambda x: softmax(x, -1)),
         "softplus": (L.Activation("softplus"), "flat", lambda x: np.log1p(np.exp(x))),
         "softsign": (L.Activation("softsign"), "flat", lambda x: x / (1 + abs(x))),
         "selu": (L.Activation("selu"), "flat", selu),

@@ -74,7 +74,6 @@ def compare(make, batches):
 
 
 def batch(rows, *shape, seed):
-    """Return random rows and labels."""
     random = np.random.RandomState(seed)
     labels = random.randint(0, 3, rows).astype("int32")
     return random.normal(size=(rows, *shape)) * 2 + 1, labels

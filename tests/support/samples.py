@@ -39,7 +39,6 @@ WAYS = {
 
 
 def series(values, **options):
-    """Return a column."""
     import pandas
 
     return pandas.Series(values, **options)

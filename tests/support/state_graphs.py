@@ -266,7 +266,6 @@ B = pt.scalar("b")
 
 
 def some_rows(n: int, seed: int) -> dict:
-    """Return values of the inputs."""
     rng = np.random.default_rng([seed, 11])
     x, y = rng.normal(size=(n, 3)), rng.normal(size=n)
     return {X: x, Y: y, K: rng.integers(0, 4, n)}

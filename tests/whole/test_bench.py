@@ -155,7 +155,6 @@ DIES = "import os; print('last words', flush=True); os._exit(3)"
 
 
 def answering(what: str) -> str:
-    """Return the source of a peer with this answer."""
     return f"""
     from contextlib import contextmanager
 

@@ -139,7 +139,6 @@ def test_default_options_reach_97_percent_and_draw_the_curves(tmp_path):
 
 @pytest.fixture
 def digits():
-    """Import demos/digits.py."""
     return importlib.import_module("digits")
 
 

@@ -52,12 +52,10 @@ def zygote(trial: Trial) -> list[int]:
 
 
 def master(trial: Trial) -> list[int]:
-    """Return the master, which is this process."""
     return [os.getpid()]
 
 
 def zygote_and_master(trial: Trial) -> list[int]:
-    """Return both, in this order."""
     return [*zygote(trial), os.getpid()]
 
 

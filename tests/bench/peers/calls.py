@@ -17,12 +17,10 @@ def nothing(_: object = None) -> None:
 
 
 def total(rows: np.ndarray) -> float:
-    """Return the sum of all values."""
     return float(rows.sum())
 
 
 def total_of_part(rows: np.ndarray, start: int, stop: int) -> float:
-    """Return the sum of some rows."""
     return float(rows[start:stop].sum())
 
 

@@ -62,7 +62,6 @@ def network(options, step):
 
 
 def load(net, options, kind):
-    """Set the initial weights."""
     layers = [layer for layer in net if isinstance(layer, nn.Linear | nn.Conv2d)]
     with torch.no_grad():
         for layer, (w, b) in zip(layers, networks.weights(options, kind), strict=True):
