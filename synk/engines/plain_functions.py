@@ -37,11 +37,10 @@ _call = Function.__call__
 
 
 class _Hook:
-    """The ledger's two methods, as weak references, and the replaced ``__call__``."""
+    """The ledger, as a weak reference, and the replaced ``__call__``."""
 
     def __init__(self) -> None:
-        self.changed: Callable[[], Any] = lambda: None
-        self.moved: Callable[[], Any] = lambda: None
+        self.ledger: Callable[[], Any] = lambda: None
         # `call`: the `__call__` that `_watched_call` replaces, PyTensor's or a wrapper.
         # `over`: another package's `__call__` that wraps `_watched_call`, if any.
         self.call: Callable[..., Any] = _call
@@ -52,30 +51,28 @@ _hook = _Hook()
 _show_numpys: weakref.WeakSet[SharedVariable] = weakref.WeakSet()
 
 
-def watch(
-    changed: Callable[[list[Any]], None],
-    moved: Callable[[list[tuple[Any, Any]]], None],
-) -> None:
-    """Call two methods for variables' new values from now on, in place of any before.
+def watch(ledger: Any) -> None:
+    """Tell a ledger of variables' new values from now on, in place of any before.
 
-    `changed` gets the storage of each variable that a plain function has updated.
-    `moved` gets pairs (old, new) of equal arrays: a variable now holds `new`.
+    Its `set_in_place` gets the storage of each variable that a plain function has
+    updated. Its `moved` gets pairs (old, new) of equal arrays: a variable now holds
+    `new`.
     """
-    _hook.changed, _hook.moved = weakref.WeakMethod(changed), weakref.WeakMethod(moved)
+    _hook.ledger = weakref.ref(ledger)
     now = Function.__call__
     if now is not _watched_call and now is not _hook.over:
         _hook.call = now
         Function.__call__ = _watched_call  # type: ignore[method-assign]
 
 
-def stop_watching(changed: Callable[[list[Any]], None]) -> None:
-    """Undo `watch`, if `changed` is the method that it was last called with."""
-    if _hook.changed() != changed:
+def stop_watching(ledger: Any) -> None:
+    """Undo `watch`, if `ledger` is what it was last called with."""
+    if _hook.ledger() is not ledger:
         return  # a later session watches
     for var in list(_show_numpys):
         with suppress(RuntimeError):  # a device has failed
             make_numpy([var.container.storage])
-    _hook.changed = _hook.moved = lambda: None
+    _hook.ledger = lambda: None
     if Function.__call__ is _watched_call:
         Function.__call__ = _hook.call  # type: ignore[method-assign]
     else:
@@ -91,8 +88,9 @@ def unwatched(function: Function) -> Callable[..., Any]:
 
 def report_replaced(values: list[tuple[Any, Any]]) -> None:
     """Report pairs (old, new) of equal arrays: variables now hold the new ones."""
-    if moved := _hook.moved():
-        moved(values)
+    ledger = _hook.ledger()
+    if ledger is not None:
+        ledger.moved(values)
 
 
 @wraps(_call)
@@ -105,9 +103,9 @@ def _watched_call(self: Function, *args: Any, **kwargs: Any) -> Any:
     try:
         return _hook.call(self, *args, **kwargs)
     finally:  # a call that raises may have made some updates
-        changed = _hook.changed()
-        for storage in updated if changed else ():
-            changed(storage)
+        ledger = _hook.ledger()
+        for storage in () if ledger is None else updated:
+            ledger.set_in_place(storage)
 
 
 def _storages(function: Function) -> tuple[list, list]:
@@ -150,7 +148,7 @@ def make_numpy(storages: Iterable[list[Any]]) -> None:
 
 def make_numpy_without_ranks(storages: Iterable[list[Any]]) -> None:
     """Convert values to numpy arrays, if the process has no ranks."""
-    if _hook.changed() is None:
+    if _hook.ledger() is None:
         make_numpy(storages)
 
 

@@ -112,11 +112,11 @@ class Ledger:
         self._by_storage: weakref.WeakValueDictionary[int, LedgerEntry]
         self._by_storage = weakref.WeakValueDictionary()
         self._variables: weakref.WeakSet[SharedVariable] = weakref.WeakSet()
-        plain_functions.watch(self._set_in_place, self.moved)
+        plain_functions.watch(self)
 
     def close(self) -> None:
         """Stop watching PyTensor's own functions."""
-        plain_functions.stop_watching(self._set_in_place)
+        plain_functions.stop_watching(self)
 
     def variables(self) -> list[SharedVariable]:
         """Return the variables that have entries and were not dropped by the script."""
@@ -212,7 +212,7 @@ class Ledger:
                 if entry.known is old and entry.storage[0] is new:
                     entry.mark_known()
 
-    def _set_in_place(self, storage: list[Any]) -> None:
+    def set_in_place(self, storage: list[Any]) -> None:
         """Note that PyTensor's function may have written into a variable's array."""
         entry = self._by_storage.get(id(storage))
         # A new list may have the id of one that is gone.
