@@ -48,12 +48,11 @@ class Engine:
     """Packages whose errors mean that this engine cannot compile a graph."""
     costs = Costs()
 
-    NEEDS_SIZES = False
-    """Whether all shapes must follow from the shapes of arguments."""
     ON_DEVICE = False
     """Whether values stay on the engine's device: the rank's GPU, if it has one."""
     PER_SHAPE = False
-    """Whether it compiles anew for each new shape of the arguments."""
+    """Whether it compiles for each shape of the arguments, from which all others must
+    follow."""
     HAS_PRECISIONS = False
     """Whether it can compute products of float32 in another precision."""
     HAS_BLOCKS = False
@@ -87,7 +86,7 @@ class _Numba(Engine):
 class _JAX(Engine):
     name, mode, linker, packages = "JAX", "JAX", JAXLinker, ("jax", "jaxlib")
     costs = Costs(dispatch=100e-6, slower=1.5, serial=0.5)
-    NEEDS_SIZES = ON_DEVICE = PER_SHAPE = HAS_PRECISIONS = RAISES_LESS = True
+    ON_DEVICE = PER_SHAPE = HAS_PRECISIONS = RAISES_LESS = True
     compile_graph = staticmethod(jax.compile_graph)
     get_value = staticmethod(jax.get_value)
     set_value = staticmethod(jax.set_value)

@@ -119,7 +119,7 @@ class Programs:
         self._compiled: dict[tuple[int, bool], Callable] = {}
         self._writers: dict[int, Callable] = {}
         self.padding: Padding | None = None
-        if spec.pad and self.engine.NEEDS_SIZES:
+        if spec.pad and self.engine.PER_SHAPE:
             self.padding = Padding(spec)
         self.is_padded = self.padding is not None and self.padding.reason is None
         self.rows_met: dict[tuple, list[list[int]]] = {}
@@ -244,7 +244,7 @@ class Programs:
         return program
 
     def _compile(self, piece: Part, padded: bool) -> Callable:
-        needs_sizes = self.engine.NEEDS_SIZES
+        needs_sizes = self.engine.PER_SHAPE
         known = sizes_from_inputs(piece.receives) if needs_sizes else {}
         targets, news = [var for var, _ in piece.updates], [v for _, v in piece.updates]
         if padded:

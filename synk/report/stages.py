@@ -160,7 +160,7 @@ def draw_facts(spec: FunctionSpec, programs: Programs) -> list[facts.DrawFacts]:
     """Return the facts of random numbers that are drawn for rows."""
     found = []
     for node, skips, _ in spec.row_draws:
-        by_place = programs.engine.NEEDS_SIZES and is_by_place(node)
+        by_place = programs.engine.PER_SHAPE and is_by_place(node)
         of = "own rows" if skips or by_place else "all rows"
         found.append(facts.DrawFacts(node.op.name, made_in(node.outputs[1]), of))  # type: ignore[attr-defined]
     return list(dict.fromkeys(found))
