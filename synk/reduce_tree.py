@@ -55,10 +55,6 @@ class BlockCut:
         """The number of the first block of rank 0."""
         return self.first(0)
 
-    def of(self, rank: int) -> BlockCut:
-        """Return the `BlockCut` of one rank's rows alone."""
-        return BlockCut(self.bounds[rank : rank + 2], self.block)
-
     def first(self, rank: int) -> int:
         """Return the number of a rank's first block."""
         return -(-self.bounds[rank] // self.block)

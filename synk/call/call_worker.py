@@ -150,8 +150,9 @@ class RankShare:
         self._waited = 0.0
         self.by_rank = self._rows_per_rank(rows[1], selections)
         computed = programs, kind, subset, sources, selections
-        how = reducer, self.by_rank, context.rank, num_slices, block
+        how = reducer, self.by_rank, context.rank, num_slices
         self.task = task = Task(*computed, [], *how)
+        self._has_blocks = block > 0
         if block and not of_node:
             task.tree = block_cut(tuple(rows[1]), block)
         # Not a method of this object: that would be a cycle, which holds all rows until
@@ -267,7 +268,7 @@ class RankShare:
 
     def _run(self) -> list[np.ndarray] | None:
         programs, outputs = self._programs, None
-        self._context.confinement.compute_with(one_thread=self.task.block > 0)
+        self._context.confinement.compute_with(one_thread=self._has_blocks)
         if self._streams:
             split(self._streams, self._context.rank)
         if not self._is_idle:

@@ -137,7 +137,7 @@ class Variant:
             by_rank = [rows.total if self.spec.inputs else 1]
             how = given.constants, ONE_RANK, by_rank
             task = Task(programs, kind, subset, given.sources, rows.of_all, *how)
-            task.block, task.tree = block, block_cut((0, rows.total), block)
+            task.tree = block_cut((0, rows.total), block)
             task.transaction, task.times = transaction, self.times_alone
             transaction.begin_call()
             compute = partial(running.run, task)

@@ -94,11 +94,6 @@ class Blocks:
         stages = [stage for stage in cut.stages if stage.rows]
         return bool(stages) and all(self.in_blocks(stage, cut) for stage in stages)
 
-    def has_uncombined(self, cut: Cut) -> bool:
-        """Return whether some value is needed for each block, not combined."""
-        found = [self.in_blocks(stage, cut) for stage in cut.stages if stage.rows]
-        return any(way == "stack" for each in found if each for _, way in each.takes)
-
     def in_blocks(self, stage: Stage, cut: Cut) -> PartInBlocks | None:
         """Return how a stage's part runs block by block, or None if it cannot."""
         number = id(stage.merged)

@@ -62,11 +62,8 @@ class Task:
     """The rows of each rank."""
     rank: int = 0
     num_slices: int = 1
-    block: int = 0
-    """Rows of a block; 0 if parts run on all rows of the rank at once."""
     tree: BlockCut | None = None
-    """The blocks of all ranks, if these are combined in a tree. If None, each rank
-    combines its own blocks first."""
+    """The blocks of all ranks; None if parts run on all rows of the rank at once."""
     padded_size: PaddedSize = UNPADDED
     """The size of padded selections. Slices are padded one by one, not here."""
     taken: list[np.ndarray] | None = None

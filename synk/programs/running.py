@@ -29,15 +29,7 @@ from ..engines import host
 from ..engines.numba_blocks import ERRORS, CutBy, Loop, Looped, loop_over_blocks
 from ..memory.partition import count, cuts, part, part_lengths
 from ..reduce_ops import Accumulator, ReduceOp, result_dtype, shares
-from ..reduce_tree import (
-    BlockCut,
-    Columns,
-    Stack,
-    Subtrees,
-    TreeOutput,
-    block_cut,
-    combined,
-)
+from ..reduce_tree import BlockCut, Columns, Stack, Subtrees, TreeOutput
 from ..times.timing import COMMON, COMPUTE, ROWS
 from .blocks import PartInBlocks
 from .one_call import RankCall, Task
@@ -53,18 +45,17 @@ def run(task: Task) -> list[Any]:
     if task.sources:
         call.rows = task.taken or programs.loader.take(task.sources, task.selections)
         times.spent(ROWS)
-    block = _block(task, call)
     kept = programs.kept(task.subset) if task.kind == "kept" else None
     if kept is not None:
-        _take_kept(task, call, kept, block)
+        _take_kept(task, call, kept)
     programs.blocks.last = None
     is_padded = bool(task.padded_size)
     for level, stage in enumerate(call.cut.stages):
-        has_run, is_of_rows = False, stage.phase == COMPUTE
+        is_of_rows = stage.phase == COMPUTE
         call.run_part(stage.drawn)
-        if block and stage.merged and is_of_rows:
-            has_run = _run_in_blocks(call, level, kept, block)
-        if not has_run:
+        if task.tree is not None and stage.merged and is_of_rows:
+            _run_in_blocks(call, level, kept, task.tree)
+        else:
             call.run_part(stage.merged, padded=is_padded and is_of_rows)
         call.reduce(stage, level)
     return call.finish()
@@ -119,17 +110,9 @@ class Total:
 # -- in blocks
 
 
-def _block(task: Task, call: RankCall) -> int:
-    """Return the rows of a block; 0 to compute the rank's rows at once."""
-    if call.padded_size or not call.rows or len(call.rows[0]) <= task.block:
-        return 0 if task.tree is None else task.block
-    if task.tree is None and task.programs.blocks.has_uncombined(call.cut):
-        return 0  # a value for each block needs blocks that all ranks agree on
-    return task.block
-
-
-def _take_kept(task: Task, call: RankCall, kept: Kept, block: int) -> None:
+def _take_kept(task: Task, call: RankCall, kept: Kept) -> None:
     """Set the values of terms of the rows alone, kept or computed now."""
+    block = 0 if task.tree is None else task.tree.block
     compute = partial(call.outputs_of, kept, padded=False)
     if block:
         compute = partial(_kept_in_blocks, call, kept, block)
@@ -154,21 +137,17 @@ def _kept_in_blocks(call: RankCall, kept: Kept, size: int) -> list[np.ndarray]:
     ]
 
 
-def _run_in_blocks(call: RankCall, level: int, kept: Kept | None, size: int) -> bool:
-    """Run a stage's part in blocks of `size` rows; return False if it cannot.
+def _run_in_blocks(
+    call: RankCall, level: int, kept: Kept | None, tree: BlockCut
+) -> None:
+    """Run a stage's part in blocks of rows.
 
     `kept` is the part of kept terms, if there are any, which this part receives.
     """
-    stage, blocks, tree = call.cut.stages[level], call.programs.blocks, call.task.tree
-    found, piece, rows = (
-        blocks.in_blocks(stage, call.cut),
-        stage.merged,
-        len(call.rows[0]),
-    )
-    # Without a tree over all ranks' blocks, this rank merges its own.
-    local = block_cut((0, rows), size) if tree is None else tree.of(call.rank)
-    if found is None or local is None:
-        return False
+    stage, blocks = call.cut.stages[level], call.programs.blocks
+    found, piece = blocks.in_blocks(stage, call.cut), stage.merged
+    assert found is not None  # see `Programs.block`
+    size, first, rows = tree.block, tree.first(call.rank), len(call.rows[0])
     if id(piece) not in blocks.loops:
         blocks.loops[id(piece)] = _compiled_loop(call, piece, found, kept)
     loop = blocks.loops[id(piece)]
@@ -176,14 +155,13 @@ def _run_in_blocks(call: RankCall, level: int, kept: Kept | None, size: int) -> 
     made = None
     if loop is not None:
         try:
-            made = loop(size, local.first(0), rows, *call.arguments(piece))
+            made = loop(size, first, rows, *call.arguments(piece))
         except ERRORS:  # if the call is wrong, the loop in Python raises it better
             pass
     if made is None:
-        made = _one_by_one(call, piece, found, kept, size, local.first(0))
+        made = _one_by_one(call, piece, found, kept, size, first)
         blocks.loops[id(piece)] = None  # only the compiled loop had an error
-    _store_values(call, found, made, local, level)
-    return True
+    _store_values(call, found, made, tree, level)
 
 
 def _received(call: RankCall, piece: Part, kept: Kept | None) -> dict[Variable, CutBy]:
@@ -279,19 +257,14 @@ def _each_block(
 
 
 def _store_values(
-    call: RankCall, found: PartInBlocks, made: Looped, local: BlockCut, level: int
+    call: RankCall, found: PartInBlocks, made: Looped, tree: BlockCut, level: int
 ) -> None:
     """Store the values of a part in blocks: own ones, and subtrees for other ranks."""
     entries, shapes, results = made
-    columns, outputs, every = found.columns(shapes)
+    columns, outputs, _ = found.columns(shapes)
     for (var, way), value in zip(found.others, results, strict=True):
         (call.by_block if way == "stack" else call.values)[var] = value
     call.subtrees = None
-    tree = call.task.tree
-    if tree is None:
-        whole = combined(local, [entries], every)
-        call.values.update(zip(found.trees, whole, strict=True))
-        return
     if columns.each:
         call.subtrees = Subtrees(entries[:, : columns.width], columns)
     if outputs.each:
