@@ -46,8 +46,7 @@ class Setup(NamedTuple):
         ``memory(nbytes)`` returns the segment for it, by default a new one.
         """
         if isinstance(self.rule, Gossip):
-            sizes = self.dtype, self.size, self.workers
-            return Mailboxes(self.rule, *sizes, memory)
+            return Mailboxes(self.dtype, self.size, self.workers, memory)
         at_once = self.rule.order == "together" or self.are_nodes
         graphs, givers = RuleGraphs(self.rule, self.dtype), ranks if at_once else 0
         return Centre(graphs, self.size, self.workers, givers, at_once, memory)

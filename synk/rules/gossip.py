@@ -48,13 +48,6 @@ class Gossip(Rule):
             raise ValueError(f"p must be a probability, got {p!r}")
         self.p, self.seed = p, int(check_at_least("seed", seed))
 
-    def merge(self, w: Any, a: Any, mail: Any, a_mail: Any) -> tuple[Any, Any]:
-        """Return a worker's parameters and weight after it has merged its mail.
-
-        `mail` is the sum of the parameters sent, each times its weight.
-        """
-        return (a * w + mail) / (a + a_mail), a + a_mail
-
     def destinations(self, rank: int, n: int) -> Iterator[int | None]:
         """Yield for each step of worker `rank` of `n` whom it sends to, mostly None."""
         random = np.random.default_rng([self.seed, rank])
@@ -74,12 +67,7 @@ class Mailboxes:
     """
 
     def __init__(
-        self,
-        rule: Gossip,
-        dtype: Any,
-        size: int,
-        ranks: int,
-        memory: Callable[[int], Any],
+        self, dtype: Any, size: int, ranks: int, memory: Callable[[int], Any]
     ) -> None:
         forms: dict[str, tuple[tuple[int, ...], Any]] = {
             "words": ((_HEAD + 2 * ranks,), "int64"),
@@ -92,7 +80,7 @@ class Mailboxes:
         self.words, self.weights, self._weights, self._mail, self._start = (
             arrays[name] for name in forms
         )
-        self._rule, self._ranks = rule, ranks
+        self._ranks = ranks
         self.locks, self.valid = _HEAD, _HEAD + ranks
 
     @property
@@ -150,7 +138,7 @@ class Mailboxes:
     def read(self, rank: int, w: np.ndarray) -> np.ndarray:
         """Empty a worker's mailbox; return its parameters `w` merged with the mail."""
         a, (mail, a_mail) = float(self.weights[rank]), self.mail(rank)
-        merged, self.weights[rank] = self._rule.merge(w, a, mail, a_mail)
+        merged, self.weights[rank] = (a * w + mail) / (a + a_mail), a + a_mail
         self._put(rank, 0, 0.0)
         return merged
 

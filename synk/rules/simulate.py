@@ -271,7 +271,7 @@ class _GossipSimulation(Simulation):
 
     def _open(self, graphs: RuleGraphs, start: np.ndarray) -> None:
         n = len(self.workers)
-        self._boxes = Mailboxes(self.rule, start.dtype, start.size, n, _own_memory)
+        self._boxes = Mailboxes(start.dtype, start.size, n, _own_memory)
         self._boxes.fill(start)
         self._to = [self.rule.destinations(rank, n) for rank in range(n)]
 
