@@ -143,19 +143,17 @@ class CentreWorker(Worker):
         """Move fragment `k` of this machine's centre, each rank some of its blocks."""
         self._sweeper.go("move", self._own_courses[k])
         self._meet()
-        # One store makes all blocks valid. If a rank dies before, nothing has moved.
+        is_of_all = self.rule.order == "together"
         if self.local.rank == 0:
-            self._note_move(*self._sweeper.count_move(k), k)
-        else:
+            # One store makes all blocks valid. If a rank dies before, none is moved.
+            move, staleness = self._sweeper.count_move(k)
+            rank = None if is_of_all else self.rank
+            exchange = Exchange(rank, self.steps, k, staleness)
+        if self.local.rank or (is_of_all and self.rank):
             self.times.count()
+        else:
+            self.note(move, exchange)
         self._meet()
-
-    def _note_move(self, move: int, staleness: int, k: int) -> None:
-        """Record a move of this machine's centre by all workers, once: at rank 0."""
-        if self.rank == 0:
-            self.note(move, Exchange(None, self.steps, k))
-        else:
-            self.times.count()
 
     def _meet(self) -> None:
         with self.times.wait():
@@ -211,13 +209,6 @@ class NodeWorker(CentreWorker):
         self._meet()
         self._move(k)
         self._sweeper.to_take.append((self.steps + self.rule.delay, k))
-
-    def _note_move(self, move: int, staleness: int, k: int) -> None:
-        """Record a move of this machine's centre, by one worker or by all."""
-        if self.rule.order == "together":
-            super()._note_move(move, staleness, k)
-        else:
-            self.note(move, Exchange(self.rank, self.steps, k, staleness))
 
 
 class GossipWorker(Worker):
