@@ -27,7 +27,7 @@ from .axes import Axis
 from .dimensions import Dimensions
 from .names import Check
 from .rebuilding import rebuilt
-from .substitution import ByRows, NoRows, NotByRows, RowInput
+from .substitution import ByRows, NoRows, NotByRows, RowInput, Way
 from .terms import shown
 
 
@@ -89,9 +89,9 @@ class DensitySettings(NamedTuple):
 class SharedTerms:
     """Terms of a density that ranks share, by rows along one dimension.
 
-    `terms` are indices of `dimensions.sums`. With `exchanges` ranks may need rows of
-    other ranks; `exchanged` has the computations for which they do. Raises NotByRows or
-    SplitError if ranks cannot share the terms.
+    `terms` are indices of `dimensions.sums`. `exchanged` has the computations for which
+    ranks need rows of other ranks. Raises NotByRows or SplitError if ranks cannot share
+    the terms in this `way`.
     """
 
     def __init__(
@@ -100,27 +100,29 @@ class SharedTerms:
         dimension: Axis,
         terms: Sequence[int],
         settings: DensitySettings,
-        exchanges: bool,
+        way: Way,
     ) -> None:
         point, self._settings = settings.point, settings
         along = [v for v in point.shapes if dimensions.along(v, dimension)]
         aside: dict[Variable, Variable] = {}
-        if exchanges:
-            # As long as the rows, a variable may meet them unnoticed.
+        if not way.exchanges:
+            if twice := [v for v in along if len(dimensions.along(v, dimension)) > 1]:
+                raise NotByRows(f"{shown(twice[0])} has all rows beside all rows")
+        elif way.replicates:
+            along = []
+        else:  # stand-ins whose types do not fix the number of rows, as they meet rows
             n, makers = dimensions.lengths[dimension], dimensions.makers(dimension)
-            # Stand-ins whose types do not fix the number of rows, as they meet rows.
             aside = {
                 v: _open(v, shape, None if v in makers else n)
                 for v, shape in point.shapes.items()
+                # As long as the rows, a variable may meet them unnoticed.
                 if v in along or n in shape or v in makers
             }
-        elif twice := [v for v in along if len(dimensions.along(v, dimension)) > 1]:
-            raise NotByRows(f"{shown(twice[0])} has all rows beside all rows")
         rest, self._entries = point.without([*along, *aside])
         vector, whole = rest.symbolic()
         self._aside = list(aside)
         stands = {**settings.others, **whole, **(aside or {var: var for var in along})}
-        made = ByRows(dimensions, dimension, terms, stands, exchanges)
+        made = ByRows(dimensions, dimension, terms, stands, way)
         if not made.data:
             raise NoRows("data are alike in all rows")  # nothing to scatter
         self._given, self._free = made.data, made.free
@@ -139,7 +141,7 @@ class SharedTerms:
         self._taken_whole = [vector, *aside.values()]
         with warnings.catch_warnings(record=True) as told:
             warnings.simplefilter("always", SplitWarning)
-            self.function = self._compiled(written, settings.name, strict=not exchanges)
+            self.function = self._compiled(written, settings.name, strict=not way.exchanges)
         refused = why_refused(self.function)
         if refused:  # if not, a call would raise it
             raise SplitError(refused)

@@ -14,13 +14,17 @@ from .arranging import arranged
 from .axes import Axis
 from .dimensions import Dimension, Dimensions
 from .parts import DensitySettings, SharedTerms
-from .substitution import NoRows, NotByRows
+from .substitution import NoRows, NotByRows, Way
 from .terms import Term, without_present_lines
 
 LOST = (WorkerDied, RankTimeout, StateError)
 """Errors that mean that ranks are missing, or too slow, whatever they compute."""
 
 _REFUSALS = (NotByRows, SplitError)
+
+WAYS = Way(), Way(exchanges=True), Way(exchanges=True, replicates=True)
+"""Ways that are tried in this order, the cheapest first."""
+
 
 LEAST = 50_000
 """A further dimension gets a part if a call computes as many elements along it."""
@@ -136,15 +140,12 @@ class Sharing:
     def _tried(
         self, dimension: Axis, terms: list[int]
     ) -> tuple[SharedTerms | None, Exception | None]:
-        """Return a part of these terms, or an error.
-
-        The part exchanges rows only if it cannot be made without.
-        """
+        """Return a part of these terms by the first way that works; or an error."""
         error: Exception | None = None
-        for exchanges in (False, True):
+        for way in WAYS:
             try:
                 made = SharedTerms(
-                    self.dimensions, dimension, sorted(terms), self._settings, exchanges
+                    self.dimensions, dimension, sorted(terms), self._settings, way
                 )
                 if self._settings.begins:
                     made.add(self._settings.start, self._settings.start.copy())
@@ -152,7 +153,7 @@ class Sharing:
             except LOST:
                 raise
             except Exception as found:
-                # A refusal says more than another error.
+                # A refusal says more than an error in another way.
                 if error is None or isinstance(found, _REFUSALS):
                     error = found
         return None, error

@@ -10,10 +10,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+import pytensor
 import pytensor.tensor as pt
 from pytensor.compile import SharedVariable
 from pytensor.graph.basic import Apply, Constant, Variable
 from pytensor.graph.traversal import ancestors, io_toposort
+from pytensor.scan.op import Scan
 from pytensor.tensor.basic import Alloc
 from pytensor.tensor.elemwise import Elemwise
 from pytensor.tensor.shape import Reshape, SpecifyShape
@@ -31,6 +33,20 @@ class NotByRows(Exception):
 
 class NoRows(NotByRows):
     """A term has no data with rows, so there is nothing to share."""
+
+
+class Way(NamedTuple):
+    """A way to share terms by rows.
+
+    Free variables along the dimension become inputs, with rows. With `exchanges` every
+    rank has them whole, as ranks may need rows of other ranks; and so it has data with
+    the dimension on two axes, such as a matrix of neighbours. `replicates`: every rank
+    computes values without data along the dimension for all rows, as PyMC's graph does,
+    and takes its rows of them where they meet values with rows.
+    """
+
+    exchanges: bool = False
+    replicates: bool = False
 
 
 class RowInput(NamedTuple):
@@ -55,10 +71,6 @@ class ByRows:
     `sums` are the terms. `data` and `free` are the inputs with rows. `row_axis` has the
     axis of the rows, by computed variable. `whole` has replacements for free variables
     that are no inputs. Raises NotByRows if a term cannot be computed so.
-
-    Free variables along the dimension become inputs, with rows. With `exchanges` every
-    rank has them whole, as ranks may need rows of other ranks; and so it has data with
-    the dimension on two axes, such as a matrix of neighbours.
     """
 
     def __init__(
@@ -67,13 +79,17 @@ class ByRows:
         dimension: Axis,
         terms: Sequence[int],
         whole: Mapping[Variable, Variable],
-        exchanges: bool,
+        way: Way,
     ) -> None:
         self._of, self._dimension = dimensions, dimension
-        self._exchanges = exchanges
+        self._exchanges = way.exchanges
+        self._all_rows: Any = None
+        if way.replicates:
+            self._all_rows = pytensor.shared(np.int64(dimensions.lengths[dimension]))
+        self._has_rows: dict[Variable, bool] = {}
         self._made = dict(whole)
         self._inputs: dict[tuple[Variable, int], RowInput] = {}
-        for var in () if exchanges else whole:
+        for var in () if way.exchanges else whole:
             if axes := self._along(var):
                 self._made[var] = self._row_input(var, axes).put_back()
         self.free = list(self._inputs.values())
@@ -83,7 +99,7 @@ class ByRows:
         nodes = [n for n in dimensions.given.nodes if not above.isdisjoint(n.outputs)]
         self._add_inputs(nodes)
         for node in nodes:
-            inputs = [self._input(node, i) for i in range(len(node.inputs))]
+            inputs = self._inputs_of(node)
             outputs = self._visit(node, inputs) or remade(node, inputs)
             self._made.update(zip(node.outputs, outputs, strict=True))
         self.row_axis = self._rows_checked(nodes)
@@ -141,7 +157,7 @@ class ByRows:
             for i, var in enumerate(node.inputs):
                 if (node, i) in self._uses and not self._is_row_index(node, i):
                     axes = self._of.along_input(node, i, self._dimension)
-                    if self._is_whole(axes):
+                    if self._is_whole(axes) or self._is_of_scan(node):
                         continue
                     if axes and not is_constant_along(var, axes[0]):
                         self._row_input(var, axes)
@@ -149,6 +165,13 @@ class ByRows:
     def _is_whole(self, axes: list[int]) -> bool:
         """Return whether every rank has all of data with rows along these axes."""
         return len(axes) > 1 and self._exchanges
+
+    def _is_of_scan(self, node: Apply) -> bool:
+        """Return whether a node is a scan that every rank computes for all rows.
+
+        With `replicates` that is so, as the types in its step fix the number of rows.
+        """
+        return self._all_rows is not None and isinstance(node.op, Scan)
 
     def _row_input(self, var: Variable, axes: list[int]) -> RowInput:
         axis = _only(var, axes)
@@ -161,6 +184,28 @@ class ByRows:
             self._inputs[var, axis] = RowInput(made, var, axis)
         return self._inputs[var, axis]
 
+    def _inputs_of(self, node: Apply) -> list[Variable]:
+        inputs = [self._input(node, i) for i in range(len(node.inputs))]
+        if self._all_rows is None or not any(map(self._is_of_rows, inputs)):
+            return inputs
+        return [self._own_rows(node, i, var) for i, var in enumerate(inputs)]
+
+    def _is_of_rows(self, var: Variable) -> bool:
+        """Return whether a variable of the new graph is computed from the inputs."""
+        if var not in self._has_rows:
+            rows = {given.variable for given in self._inputs.values()}
+            self._has_rows[var] = not rows.isdisjoint(ancestors([var]))
+        return self._has_rows[var]
+
+    def _own_rows(self, node: Apply, i: int, var: Any) -> Variable:
+        """Return a node's input, as a slice of all rows, whose type fixes no number."""
+        if self._is_of_rows(var):
+            return var
+        for axis in self._of.along_input(node, i, self._dimension):
+            if var.type.shape[axis] not in (None, 1):
+                var = var[(*[slice(None)] * axis, slice(self._all_rows))]
+        return var
+
     def _input(self, node: Apply, i: int) -> Variable:
         """Return the new graph's variable for an input of a node."""
         var = node.inputs[i]
@@ -172,7 +217,7 @@ class ByRows:
             return var
         shape = list(var.type.shape)
         axes = self._of.along_input(node, i, self._dimension)
-        if axes:
+        if axes and not self._is_of_scan(node):
             if self._is_whole(axes):  # with a type that fixes no number of rows
                 return self._of.sources.holder(
                     var, [None if a in axes else n for a, n in enumerate(shape)]
@@ -207,6 +252,8 @@ class ByRows:
             if not isinstance(other, Constant)
         ):
             return one  # the Op broadcasts it
+        if self._all_rows is not None:
+            return var
         shape = list(one.shape)
         shape[axis] = self._n
         made: Any = pt.alloc(one, *shape)
@@ -218,6 +265,8 @@ class ByRows:
         """Return new outputs of a node that states the number of rows; None if none."""
         op: Any = node.op
         if not isinstance(op, (Alloc, SpecifyShape, Reshape)):
+            return None
+        if self._all_rows is not None and not any(map(self._is_of_rows, inputs)):
             return None
         rows = self._along(node.outputs[0])
         if isinstance(op, SpecifyShape):
