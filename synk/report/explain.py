@@ -25,9 +25,6 @@ from .explanation import Explanation
 from .stages import draw_facts, in_all, own_facts, repeated_facts, stage_facts
 from .words import milliseconds, nbytes
 
-LAUNCH = 50e-6
-"""The least seconds that a launch adds to a call, for functions without calls yet."""
-
 Conclusions = tuple[dict[str, float | None], dict[str, float] | None, str | None]
 """`speed_up`, `lost` and `verdict` of `Facts`."""
 
@@ -53,16 +50,15 @@ def explain(
     stages = stage_facts(spec, programs)
     all_known = SESSION.state == "running" and in_session
     spent = _times_of_ranks(programs, all_known)
-    calls = serial = exchanges = None
+    calls = serial = None
     if timed is not None:
         serial = facts.Serial(timed.seconds * 1e3, timed.rows, timed.cores)
     if programs.times.counted + programs.times.left_out:
         calls = _calls(programs, all_known, stages, spent)
-    compared = calls, serial
-    if programs.exchanges is not None:
-        exchanges = _exchanges(programs.exchanges, spent)
-        compared = None, None  # with one rank, a training rule would make other steps
-    speed_up, lost, verdict = conclude(*compared)
+    made = programs.exchanges
+    exchanges = None if made is None else _exchanges(made, spent)
+    # With one rank, a training rule would make other steps: no speed-up.
+    speed_up, lost, verdict = conclude(calls if made is None else None, serial)
     plan, measured = plans
     of_outputs, of_updates = bits_of(spec, plan)
     last = programs.blocks.last
@@ -266,18 +262,14 @@ def _exchanges(times: ExchangeTimes, spent: list[OwnTimes]) -> facts.Exchanges:
 
 def conclude(calls: facts.Calls | None, serial: facts.Serial | None) -> Conclusions:
     """Return conclusions from the times of calls and of the serial run."""
-    verdict, speed_up = None, dict.fromkeys(("predicted", "measured"))
-    if calls is None or calls.milliseconds is None:
-        if serial is not None and serial.milliseconds < LAUNCH * 1e3:
-            took = milliseconds(serial.milliseconds)
-            verdict = (
-                f"One rank would be faster: the plain function takes {took}, and"
-                " launching and joining other ranks takes longer"
-            )
-        return speed_up, None, verdict
-    if not calls.all_ranks_known or len(calls.ranks) == 1 or calls.rows is None:
-        return speed_up, None, None
-    call = calls.milliseconds
+    if (
+        calls is None
+        or calls.milliseconds is None
+        or calls.rows is None  # as the times of other ranks are unknown
+        or len(calls.ranks) == 1
+    ):
+        return {"predicted": None, "measured": None}, None, None
+    call, verdict = calls.milliseconds, None
     comparable = serial is not None and abs(serial.rows - calls.rows) < 0.5
     measured = serial.milliseconds if serial is not None and comparable else None
     alone = time_alone(calls.ranks)

@@ -129,7 +129,7 @@ def _wrapped(entry: Sentence) -> list[str]:
         initial_indent=f"  {entry.label:{_INDENT - 2}}",
         subsequent_indent=" " * _INDENT,
         break_on_hyphens=False,
-    ) or [f"  {entry.label}"]
+    )
 
 
 def _table_of_times(facts: Facts) -> Iterator[str]:

@@ -189,14 +189,9 @@ def _document(
 ) -> dict[str, Any]:
     """Return the contents of the file.
 
-    Parameters
-    ----------
-    kept : the ranks' parts, in order; rank 0's alone if there was trouble
-    nodes : the session's nodes
-    clocks : the nodes' clocks; [] for one node, or if unknown
-    began : the time when the trace began, by rank 0's clock in seconds
-    limit : the most events of a rank
-    trouble : why other ranks' parts are missing, or None
+    `kept` has the ranks' parts in order, or rank 0's alone, if `trouble` says why.
+    `clocks` is [] for one node, or if unknown. The trace began at `began`, by rank 0's
+    clock in seconds.
     """
     size, several = sum(node.ranks for node in nodes), len(nodes) > 1
     owners = [i for i, node in enumerate(nodes) for _ in range(node.ranks)]
