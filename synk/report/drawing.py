@@ -191,8 +191,8 @@ class Plane:
         self.letters = max(len(line.text) for line in self.texts)
 
 
-def as_svg(facts: Facts) -> str:
-    """Return a ``div`` with the drawing. It is well-formed XML."""
+def as_html(facts: Facts) -> str:
+    """Return a ``div`` with the drawing as SVG. It is well-formed XML."""
     high, wide, letter = 18, 22, 7.4  # pixels of a line, a lane, a letter
     made = Plane(facts)
     width = wide * (made.lanes + 1) + letter * made.letters

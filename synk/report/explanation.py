@@ -42,7 +42,7 @@ class Explanation:
     """
 
     def __init__(self, facts: Facts, graph: bool = False) -> None:
-        self._facts, self._graph = facts, graph
+        self._facts, self._view = facts, drawing if graph else shown
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything as dicts, lists, strings and numbers; times in ms."""
@@ -76,28 +76,23 @@ class Explanation:
             If no time is known: no call has been counted, and nothing measured. Stages
             are drawn without any.
         """
-        if not self._graph:
-            shown.check_times(self._facts)
-        picture = drawing if self._graph else shown
+        size = self._view.size(self._facts)
         if ax is None:
-            ax = _new_axes(path is not None, picture.size(self._facts))
-        picture.draw(self._facts, ax)
+            ax = _new_axes(path is not None, size)
+        self._view.draw(self._facts, ax)
         if path is not None:  # by the canvas, as `figure` may be a SubFigure
             ax.figure.canvas.figure.savefig(path, bbox_inches="tight")
         return ax
 
     def __str__(self) -> str:
-        return (drawing if self._graph else shown).as_text(self._facts)
+        return self._view.as_text(self._facts)
 
     def __repr__(self) -> str:
         return f"<synk.Explanation of {self._facts.name}>"
 
     def _repr_html_(self) -> str:
-        """Return HTML for notebooks: a table and bars, or the stages.
-
-        The stages are shown with ``explain(graph=True)``.
-        """
-        return (drawing.as_svg if self._graph else shown.as_html)(self._facts)
+        """Return HTML for notebooks: a table and bars, or the stages."""
+        return self._view.as_html(self._facts)
 
 
 def _new_axes(is_saved: bool, size: tuple[float, float]) -> Any:

@@ -247,18 +247,18 @@ def _bar_in_svg(bar: Bar, used: list[Phase], longest: float) -> str:
 # -- a picture
 
 
-def check_times(facts: Facts) -> None:
-    """Raise ValueError if there is no bar to draw."""
-    if not bars(facts):
+def size(facts: Facts) -> tuple[float, float]:
+    """Return the size of a figure with room for the bars, in inches.
+
+    Raises ValueError if there is no bar to draw.
+    """
+    shown = bars(facts)
+    if not shown:
         raise ValueError(
             f"there are no times of {facts.name} to draw: call it twice at least, as"
             " the call that compiles does not count, or have explain measure it"
         )
-
-
-def size(facts: Facts) -> tuple[float, float]:
-    """Return the size of a figure with room for the bars, in inches."""
-    return 3.5 + 0.7 * len(bars(facts)), 3.5
+    return 3.5 + 0.7 * len(shown), 3.5
 
 
 def draw(facts: Facts, ax: Any) -> None:
