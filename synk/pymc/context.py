@@ -32,14 +32,7 @@ from ..report.words import count
 from ..user_frames import callers_level
 from .density import Density, Plain
 from .in_graphs import LogpOfRanks, plain_of
-from .make import (
-    LITTLE,
-    decide,
-    nothing_shared,
-    rows_if_tiny,
-    serial_terms,
-    values_of,
-)
+from .make import decide, nothing_shared, rows_if_tiny, serial_terms, values_of
 from .names import (
     TAKE_OPS,
     ForSteps,
@@ -74,7 +67,6 @@ class Parallel:
         self._serial, self._mode, self._quiet = serial, mode, quiet
         self._raises = serial is False  # errors of ranks, rather than compute serially
         self._made: dict[Any, tuple[Density | None, str]] = {}
-        self._settled: list[Density] = []
         self._plan = GroupPlan(1, 1, None)
         self._for_threads: Any = None  # the model that `_for_nutpie` has compiled
         self._ops: dict[Any, LogpOfRanks] = {}
@@ -206,12 +198,9 @@ class Parallel:
     ) -> Density | None:
         """Return a density that ranks compute, or None if PyMC is to compute it.
 
-        Parameters
-        ----------
-        variables, start, mode : as for `Density`
-        plain : makes PyMC's own function, for calls after an error of the ranks
-        asked : the call of ``pm.sample``; None if no chains are sampled
-        what : `model`, `terms_of` and `jacobian` of `Density`; by default all terms
+        `plain` makes PyMC's own function, for calls after an error of the ranks.
+        `asked` is the call of ``pm.sample``; None if no chains are sampled. `what` may
+        have `model`, `terms_of` and `jacobian` of `Density`.
         """
         if self._serial:
             self._say(True, "")
@@ -237,10 +226,8 @@ class Parallel:
             self._made[key] = None, "one rank is faster"
             self._leave_to_pymc("one rank is faster", found.ranks)
             return None
-        if not any(density is each for each in self._settled):
-            if not self._raises:
-                density.fallback = plain, self._warn
-            self._settled.append(density)
+        if not self._raises:
+            density.fallback = plain, self._warn
         self._plan = found.plan
         gain = ""
         if self.speed_up is not None:
@@ -267,7 +254,6 @@ class Parallel:
         **what: Any,
     ) -> tuple[Density | None, str]:
         """Return a density and "", or None and why ranks do not compute it."""
-        what |= {"at_least": 0 if self._raises else LITTLE}
         what |= {"begins": True, "raises": self._raises}
         try:
             with self._asking():
@@ -420,12 +406,13 @@ class Parallel:
     def _grouped(self) -> Iterator[RankGroups]:
         """Make groups of ranks by the plan; processes forked in the block lead them."""
         groups = RankGroups(self._plan.at_once, self._plan.ranks)
-        for density in self._settled:
+        densities = [made for made, _ in self._made.values() if made is not None]
+        for density in densities:
             density.groups = groups
         try:
             yield groups
         finally:
-            for density in self._settled:
+            for density in densities:
                 density.groups = None
 
     def _led(self, density: Density) -> Plain:

@@ -58,7 +58,6 @@ class Density:
         variables: Sequence[Variable],
         start: Mapping[str, Any],
         mode: Any = None,
-        at_least: float = 0,
         begins: bool = False,
         raises: bool = True,
         terms_of: Sequence[Variable] | None = None,
@@ -90,8 +89,9 @@ class Density:
                 shared = pytensor.shared(value, f"{var.name}_shared__", shape=ones)
                 self.others[str(var.name)] = stands[var] = shared
         settings = DensitySettings(
-            *(self.point, self.start, shapes, stands, model.check_bounds),
-            *(mode, f"logp_dlogp_{model.name or 'model'}", at_least, begins, raises),
+            *(self.point, self.start if begins else None, shapes, stands),
+            *(model.check_bounds, mode, f"logp_dlogp_{model.name or 'model'}"),
+            raises,
         )
         sharing = Sharing(terms.all, settings).arranged()
         self.parts, self._sources = sharing.parts, sharing.dimensions.sources

@@ -66,7 +66,7 @@ class Dimensions:
 
     def _join_indexed(self) -> None:
         """Join the dimension of row numbers with the dimension that they index."""
-        uses = set(self.given.uses)
+        uses = self.given.uses
         for node in self.given.nodes:
             for i, axis, own in _row_indices(node):
                 key, var = (node, i), node.inputs[i]

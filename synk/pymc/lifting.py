@@ -207,6 +207,7 @@ class Lifting:
         return pt.alloc(found, *shape, *rest)
 
     def _joined(self, node: Apply, index: Index) -> Any:
+        """Return entries of joined parts; None if they are of several parts."""
         if (found := joined_parts(node)) is None:
             return None
         along, parts, lengths = found
@@ -214,38 +215,14 @@ class Lifting:
             kept = [a for a in range(node.outputs[0].type.ndim) if a not in index]  # type: ignore[attr-defined]
             taken = [self.of(part, index) for part in parts]
             return pt.join(self._n + kept.index(along), *taken)
-        if len(index) > 1:
+        if len(index) > 1 or self._part is None:
             return None
-        if self._part is not None:
-            of, k = self._part
-            # Or another node that joins parts of the same lengths.
-            known: Any = joined_parts(of)
-            if node is of or (None not in lengths and lengths == known[2]):
-                return pt.moveaxis(parts[k], along, 0)
-        if None in lengths or not isinstance(index[along], np.ndarray):
-            return None
-        return self._of_parts(parts, lengths, along, index[along])
-
-    def _of_parts(
-        self, parts: Sequence[Any], lengths: Any, along: int, taken: np.ndarray
-    ) -> Any:
-        """Return the entries `taken` of joined parts, by a switch between the parts."""
-        ends = np.cumsum(lengths)
-        which = np.searchsorted(ends, taken, side="right")
-        found: Any = None
-        for k, part in enumerate(parts):
-            if not (which == k).any():
-                continue
-            first = ends[k] - lengths[k]
-            inside = np.clip(taken - first, 0, lengths[k] - 1)
-            entries = self.of(part, {along: inside})
-            if found is None:
-                found = entries
-                continue
-            mask = pt.constant(which == k)
-            rest = entries.type.ndim - self._n
-            found = pt.switch(pt.shape_padright(mask, rest), entries, found)
-        return found
+        of, k = self._part
+        # Or another node that joins parts of the same lengths.
+        known: Any = joined_parts(of)
+        if node is of or (None not in lengths and lengths == known[2]):
+            return pt.moveaxis(parts[k], along, 0)
+        return None
 
     def _taken(self, node: Apply, index: Index) -> Any:
         """Return entries of an indexed array, as entries of the array; or None."""
@@ -372,9 +349,13 @@ def with_gathered_data(
         if not isinstance(node.op, (*TAKING, Subtensor)) or inputs[0] not in computed:
             return None
         index = _gathered(node, inputs)
-        if index is None or (node in at_once and _reverses(index)):
+        if index is None:
             return None
         axis, lifting = min(index), Lifting(computed, 1)
+        first = index[axis]
+        is_reversed = isinstance(first, slice) and first == slice(None, None, -1)
+        if is_reversed and node in at_once:
+            return None
         found = lifting.of(inputs[0], index)
         if not lifting.meets_data:
             return None
@@ -399,14 +380,6 @@ def _needed_at_once(nodes: Sequence[Apply]) -> set[Apply]:
                 if var.owner is not None and is_passed_on:
                     found.add(var.owner)
     return found
-
-
-def _reverses(index: Index) -> bool:
-    """Return whether an index is ``[::-1]``."""
-    return any(
-        isinstance(entry, slice) and entry == slice(None, None, -1)
-        for entry in index.values()
-    )
 
 
 def _gathered(node: Apply, inputs: list[Variable]) -> Index | None:

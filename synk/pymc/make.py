@@ -18,7 +18,7 @@ import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from time import perf_counter
+from timeit import timeit
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -39,6 +39,7 @@ from ..report.words import plan_table
 from ..user_frames import callers_level
 from .density import BY_PYMC, BY_RANKS, Density
 from .names import vector_function
+from .sharing import LITTLE
 from .terms import value_of
 
 
@@ -76,7 +77,8 @@ def tune(model: Any, mode: Any) -> list[PlanTimes]:
         made.set_extra_values(start)
         ways: dict[str, Callable[[Any], Any]] = {BY_RANKS: density}
         ways[BY_PYMC] = vector_function(made, {})
-        calls = [partial(_timed, way, density.start) for way in ways.values()]
+        point = density.start
+        calls = [partial(timeit, partial(f, point), number=1) for f in ways.values()]
         firsts = [call() for call in calls]
         times = in_turns(calls)
         density.write_record(dict(zip(ways, times, strict=True)))
@@ -86,13 +88,6 @@ def tune(model: Any, mode: Any) -> list[PlanTimes]:
     ]
     print(plan_table(f"the model {model.name}".rstrip(), told))
     return told
-
-
-def _timed(way: Callable[[Any], Any], values: Any) -> float:
-    """Return the seconds that a call takes."""
-    start = perf_counter()
-    way(values)
-    return perf_counter() - start
 
 
 def values_of(model: Any, variables: Sequence[Any] | None) -> list[Any]:
@@ -129,12 +124,10 @@ def nothing_shared(density: Density) -> str:
             " it is not seen: give the Op its data as inputs, with an entry for each"
             " row"
         )
-    if len(set(faults.values())) > 1:
+    if len(faults) > 1:
         return f"no term is computed by rows: {_listed(faults)}"
-    names, why = ", ".join(faults), next(iter(faults.values()))
-    if len(faults) == 1:
-        return f"the term of {names} is not computed by rows: {why}"
-    return f"the terms of {names} are not computed by rows: {why}"
+    ((name, why),) = faults.items()
+    return f"the term of {name} is not computed by rows: {why}"
 
 
 def _listed(faults: Mapping[str, str]) -> str:
@@ -142,9 +135,6 @@ def _listed(faults: Mapping[str, str]) -> str:
 
 
 # -- who computes in a block
-
-LITTLE = 75_000
-"""A call that computes fewer elements, at some 2 ns each, is not faster on ranks."""
 
 TINY = LITTLE / 30
 """So few numbers are too little in any case: a call uses each 30 times at most."""

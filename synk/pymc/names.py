@@ -30,9 +30,6 @@ Its attribute ``can_be_replaced_by_ninf`` says if a failed check may give -inf."
 SAMPLE = "pymc.sampling.mcmc", "sample"
 """The module and name of the function whose local variables `sampling` reads."""
 
-USUAL = 1000
-"""PyMC's default for the number of draws, and of tuning steps."""
-
 
 def _frames() -> Iterator[tuple[str, str, FrameType]]:
     """Yield (module, function, frame) for each caller, from the innermost on."""
@@ -53,13 +50,11 @@ def _locals_of_sample() -> dict[str, Any]:
 class Sampling(NamedTuple):
     """A call of ``pm.sample``.
 
-    `iterations` is the length of a chain, tuning included. `mode` is that of its
-    `compile_kwargs`, as PyMC passes only the linker on to nutpie.
+    `mode` is that of its `compile_kwargs`, as PyMC passes only the linker on to nutpie.
     """
 
     cores: int
     chains: int
-    iterations: int
     mode: Any
 
 
@@ -69,12 +64,8 @@ def sampling() -> Sampling | None:
     cores, chains = found.get("cores"), found.get("chains")
     if not isinstance(cores, Integral) or not isinstance(chains, Integral):
         return None
-    draws, tune = found.get("draws"), found.get("tune")
-    iterations = [
-        each if isinstance(each, Integral) else USUAL for each in (draws, tune)
-    ]
     mode = (found.get("compile_kwargs") or {}).get("mode")
-    return Sampling(int(cores), int(chains), sum(map(int, iterations)), mode)
+    return Sampling(int(cores), int(chains), mode)
 
 
 def other_sampler() -> str:
@@ -227,17 +218,11 @@ class ForSteps:
         self._pytensor_function = density
         self._extra_vars_shared = others
         self.dtype = dtype
-        self.trust_input = True
-        self.profile = None
 
     def set_extra_values(self, extra_vars: dict[str, Any]) -> None:
         """Set the free variables outside of the gradient."""
         for name, shared in self._extra_vars_shared.items():
             shared.set_value(extra_vars[name])
-
-    def get_extra_values(self) -> dict[str, Any]:
-        """Return the free variables outside of the gradient."""
-        return {name: v.get_value() for name, v in self._extra_vars_shared.items()}
 
     def __call__(self, grad_vars: Any, *, extra_vars: Any = None) -> Any:
         """Return the log-density and its gradient at a point."""

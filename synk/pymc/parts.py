@@ -70,19 +70,17 @@ class DensitySettings(NamedTuple):
     """How the functions of a density are made, and what happens on errors."""
 
     point: Point  # the variables of the gradient
-    start: np.ndarray  # a point, for a first call
+    # A point at which to call each function once, on the session's ranks: terms for
+    # which that raises are computed serially. None: without a first call.
+    begin_at: np.ndarray | None
     shapes: Mapping[Variable, tuple[int, ...]]  # of all free variables
     # Free variables outside of the gradient, and shared variables with their values.
     others: Mapping[Variable, Any]
     bounds: bool  # whether parameters are checked
     mode: Any
     name: str
-    # Ranks share nothing if a call computes fewer elements along the largest dimension.
-    at_least: float
-    # Whether to call each function once, on the session's ranks: terms for which that
-    # raises are computed serially.
-    begins: bool
-    # Whether to raise errors other than refusals, with a note.
+    # Whether ranks are to compute in any case, even `LITTLE`, and errors other than
+    # refusals are raised, with a note.
     raises: bool
 
 
@@ -141,7 +139,9 @@ class SharedTerms:
         self._taken_whole = [vector, *aside.values()]
         with warnings.catch_warnings(record=True) as told:
             warnings.simplefilter("always", SplitWarning)
-            self.function = self._compiled(written, settings.name, strict=not way.exchanges)
+            self.function = self._compiled(
+                written, settings.name, strict=not way.exchanges
+            )
         refused = why_refused(self.function)
         if refused:  # if not, a call would raise it
             raise SplitError(refused)

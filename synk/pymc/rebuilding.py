@@ -44,9 +44,7 @@ def remade(node: Apply, inputs: list[Variable]) -> list[Variable]:
     if isinstance(op, OpFromGraph):
         if type(op) is OpFromGraph:
             return inlined(node, inputs)
-        made = op(
-            *inputs
-        )  # a subclass of PyTensor 3.3 builds its graph for these types
+        made = op(*inputs)  # in PyTensor 3.3 it builds its graph for these types
         return made if isinstance(made, list) else [made]
     scan = _with_open_lengths(node, inputs) if isinstance(op, Scan) else None
     outputs = (scan or op).make_node(*inputs).outputs

@@ -25,6 +25,8 @@ _REFUSALS = (NotByRows, SplitError)
 WAYS = Way(), Way(exchanges=True), Way(exchanges=True, replicates=True)
 """Ways that are tried in this order, the cheapest first."""
 
+LITTLE = 75_000
+"""A call that computes fewer elements, at some 2 ns each, is not faster on ranks."""
 
 LEAST = 50_000
 """A further dimension gets a part if a call computes as many elements along it."""
@@ -47,7 +49,7 @@ class Sharing:
         found = self.dimensions.of_terms()
         # Rows of the dimension with the most work.
         self.most_rows = found[0].length if found else None
-        self.is_small = bool(found) and found[0].work < settings.at_least
+        self.is_small = not settings.raises and bool(found) and found[0].work < LITTLE
         self.parts: list[SharedTerms] = []
         if not self.is_small:
             self._share(found)
@@ -147,8 +149,8 @@ class Sharing:
                 made = SharedTerms(
                     self.dimensions, dimension, sorted(terms), self._settings, way
                 )
-                if self._settings.begins:
-                    made.add(self._settings.start, self._settings.start.copy())
+                if (start := self._settings.begin_at) is not None:
+                    made.add(start, start.copy())
                 return made, None
             except LOST:
                 raise

@@ -93,7 +93,7 @@ class ByRows:
             if axes := self._along(var):
                 self._made[var] = self._row_input(var, axes).put_back()
         self.free = list(self._inputs.values())
-        self._uses = set(dimensions.given.uses)
+        self._uses = dimensions.given.uses
         totals = [dimensions.sums[i] for i in terms]
         above = set(ancestors(totals))
         nodes = [n for n in dimensions.given.nodes if not above.isdisjoint(n.outputs)]
@@ -282,17 +282,13 @@ class ByRows:
         return [made]
 
     def _reshaped(self, node: Apply, inputs: list[Variable], rows: list[int]) -> Any:
-        """Return a reshape with the rows' axis, or the axis it merges into, open."""
+        """Return a reshape with the rows' axis open."""
         out: Any = node.outputs[0]
         shape: list[Any] = list(out.type.shape)
         for axis in rows:
             shape[axis] = self._n
         if not rows and None not in shape:
-            n = self._of.lengths[self._dimension]
-            merged = [a for a, fixed in enumerate(shape) if fixed % n == 0]
-            if len(merged) != 1:
-                raise NotByRows(f"{shown(out)} takes the rows apart")
-            shape[merged[0]] = None
+            raise NotByRows(f"{shown(out)} takes the rows apart")
         if shape.count(None) > 1:
             raise NotByRows(f"{shown(out)} has a shape that is not known")
         lengths = [-1 if length is None else length for length in shape]

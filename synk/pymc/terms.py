@@ -35,7 +35,7 @@ from pytensor.tensor.type import TensorType
 from ..compiler.cloning import inlined
 from ..compiler.rules.base import op_name
 from ..errors import SplitError
-from ..user_frames import is_users, made_in, where_made
+from ..user_frames import is_users, where_made
 from .lifting import with_gathered_data
 from .rebuilding import rebuilt
 
@@ -145,8 +145,8 @@ def _without_labels(
 class ComputedPart:
     """The part of a graph that each call computes, as it depends on `free` variables.
 
-    `nodes` are its nodes in order. `uses` has pairs (node, i): input i of the node is
-    data, or follows from data. All leaves but the free variables are data.
+    `nodes` are its nodes in order. `uses` has pairs (node, i) as keys: input i of the
+    node is data, or follows from data. All leaves but the free variables are data.
     """
 
     def __init__(self, graph: Sequence[Variable], free: Sequence[Variable]) -> None:
@@ -167,12 +167,12 @@ class ComputedPart:
                 needed.update(node.inputs)
         self.nodes = [node for node in nodes if node in kept]
         made = {var for node in self.nodes for var in node.outputs} | set(free)
-        self.uses = [
-            (node, i)
+        self.uses = {
+            (node, i): None
             for node in self.nodes
             for i, var in enumerate(node.inputs)
             if var not in made
-        ]
+        }
 
 
 def is_view(node: Apply) -> bool:
@@ -263,7 +263,8 @@ def is_constant_along(var: Variable, axis: int) -> bool:
 # -- variables in messages
 #
 # A graph of a density has Ops that the script has written, and Ops that PyMC makes in
-# the call of ``pm.sample``. The line of that call would not help, so messages omit it.
+# the call of ``pm.sample``. The line of that call would not help, so
+# `without_present_lines` removes it from messages.
 
 
 def shown(var: Variable) -> str:
@@ -271,34 +272,22 @@ def shown(var: Variable) -> str:
     if var.name and var.owner is None:
         return f"the data {var.name!r}"
     if var.owner is not None:
-        return f"{repr(var.name) if var.name else op_name(var.owner.op)}{_made(var)}"
+        name = repr(var.name) if var.name else op_name(var.owner.op)
+        return f"{name}{where_made(var)}"
     value = value_of(var)
     return "data" if value is None else f"data of shape {np.shape(value)}"
 
 
-def _made(var: Variable) -> str:
-    """Return the line of the script that wrote a variable, "" if PyMC has made it."""
-    is_present = (made_in(var) or "").startswith(tuple(_present()))
-    return "" if is_present else where_made(var)
-
-
-def _present() -> list[str]:
-    """Return the lines of the script on the call stack, in the form of `made_in`."""
-    found = []
+def without_present_lines(text: str) -> str:
+    """Return a message without lines on the call stack, such as ``pm.sample``'s."""
     frame: Any = sys._getframe(1)
     while frame is not None:
         path = frame.f_code.co_filename
         if is_users(path):
             name = "a cell" if "ipykernel_" in path else path.rpartition("/")[2]
-            found.append(f"{name}:{frame.f_lineno}:")
+            line = re.escape(f"{name}:{frame.f_lineno}:")
+            text = re.sub(rf" \(made in {line} `[^`]*`\)", "", text)
         frame = frame.f_back
-    return found
-
-
-def without_present_lines(text: str) -> str:
-    """Return a message without lines on the call stack, such as ``pm.sample``'s."""
-    for line in _present():
-        text = re.sub(rf" \(made in {re.escape(line)} `[^`]*`\)", "", text)
     return text
 
 
@@ -319,5 +308,5 @@ def hidden_in(graph: Sequence[Variable]) -> list[str]:
         if kind.__module__.partition(".")[0] not in _KNOWN or kind is FromFunctionOp:
             text = str(var.owner.op)
             name = kind.__name__ if text.startswith("<") else text
-            found[f"{name}{_made(var)}"] = None
+            found[without_present_lines(f"{name}{where_made(var)}")] = None
     return list(found)

@@ -58,7 +58,7 @@ def test_functions_have_the_arguments_and_variables_that_are_looked_at():
     module, name = SAMPLE
     assert module == mcmc.__name__
     code = getattr(mcmc, name).__code__
-    names = {"cores", "chains", "draws", "tune", "nuts_sampler", "compile_kwargs"}
+    names = {"cores", "chains", "nuts_sampler", "compile_kwargs"}
     assert names <= set(code.co_varnames)
     assert hasattr(mcmc, LOOKS)
     # Chains for several cores: `sample` looks the first one up, and calls the other

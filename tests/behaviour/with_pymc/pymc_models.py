@@ -226,6 +226,12 @@ def repeated_by_counts():
     pm.Normal("y", repeated, _s(), observed=YM)
 
 
+def season():
+    """It is tiled, and cut to the rows: every rank computes it whole."""
+    each = pm.Normal("each", shape=4)
+    pm.Normal("y", pt.tile(each, 4)[:M] + XM @ _slopes(), _s(), observed=YM)
+
+
 def picked_by_a_sparse_matrix():
     entries = np.ones(M), (np.arange(M), OF_ROW)
     picks = ps.as_sparse_variable(scipy.sparse.csr_matrix(entries, shape=(M, 3)))
@@ -299,6 +305,7 @@ LATENTS = (
     *(effects_that_add_up_to_zero, effects_that_add_up_to_zero_in_each_row),
     *(learning_of_subjects, areas_beside_each_other, covariances_by_row),
     *(autoregression, repeated_by_counts, picked_by_a_sparse_matrix, occupancy),
+    season,
 )
 
 
