@@ -25,7 +25,8 @@ LEVELS = RNG.integers(0, 4, N)
 
 
 def made(build) -> pm.Model:
-    with pm.Model() as model:
+    with warnings.catch_warnings(), pm.Model() as model:
+        warnings.simplefilter("ignore")  # PyMC tells of imputed values
         build()
     return model
 
@@ -146,17 +147,13 @@ def with_potential():
 def imputed():
     seen = Y.copy()
     seen[[3, 11, 40]] = np.nan
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        pm.Normal("y", X @ _slopes(), _s(), observed=seen)
+    pm.Normal("y", X @ _slopes(), _s(), observed=seen)
 
 
 def imputed_in_a_matrix():
     seen = np.where(RNG.random((N, 3)) < 0.2, np.nan, X)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        loadings = pm.Normal("loadings", shape=(3, 3))
-        pm.Normal("x", X @ loadings, pm.HalfNormal("s", shape=3), observed=seen)
+    loadings = pm.Normal("loadings", shape=(3, 3))
+    pm.Normal("x", X @ loadings, pm.HalfNormal("s", shape=3), observed=seen)
 
 
 def by_row_and_column():
@@ -227,7 +224,6 @@ def repeated_by_counts():
 
 
 def season():
-    """It is tiled, and cut to the rows: every rank computes it whole."""
     each = pm.Normal("each", shape=4)
     pm.Normal("y", pt.tile(each, 4)[:M] + XM @ _slopes(), _s(), observed=YM)
 

@@ -80,9 +80,8 @@ def test_for_few_numbers_there_are_no_ranks(capsys):
         model.logp_dlogp_function(**GIVEN)
         assert not synk.is_forked()
         assert (how.rows, how.is_serial) == (60, True)
-    assert (
-        "60 rows, serial: one rank is faster for so little" in capsys.readouterr().out
-    )
+    told = capsys.readouterr().out
+    assert "60 rows, serial: one rank is faster for so little" in told
     with pm.Model() as large:  # no data, and many numbers
         pm.Normal("z", shape=100_000)
     with pm.Model() as unknown:
