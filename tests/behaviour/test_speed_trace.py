@@ -251,8 +251,6 @@ def trace_within(path):
 # -- exchanges -------------------------------------------------------------------------
 
 SIZE, STEPS = 30, 12
-
-
 SLOW = Act(1, Do(time.sleep, 0.01))
 
 

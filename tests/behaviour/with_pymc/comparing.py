@@ -77,8 +77,6 @@ MASTER = os.getpid()
 
 
 class Same(Op):
-    """Gives its operand back."""
-
     __props__ = ()
 
     def make_node(self, x):
