@@ -11,7 +11,7 @@ from typing import Any
 import pytensor.tensor as pt
 
 from .base import named
-from .convops import Conv, ConvFilters, ConvInputs, like_inputs, of_shape
+from .convops import Conv, ConvFilters, ConvInputs, of_shape
 from .windows import as_border, as_int, as_ints
 
 
@@ -128,9 +128,8 @@ def _by_inputs(ndim: int) -> Callable[..., Any]:
             Shape `input_shape`.
         """
         how = border_mode, subsample, filter_flip, filter_dilation, num_groups
-        y, w = pt.as_tensor_variable(output_grad), pt.as_tensor_variable(filters)
         op = ConvInputs(*_parameters(ndim, *how))
-        return op(like_inputs(op, w, y, input_shape[2:]), w, y)
+        return op.of_image(filters, output_grad, input_shape[2:])
 
     return named(f"conv{ndim}d_grad_wrt_inputs", conv_grad_wrt_inputs)
 
@@ -210,12 +209,9 @@ def _transposed(ndim: int) -> Callable[..., Any]:
             Shape (batch, outputs, rows, columns).
         """
         how = border_mode, subsample, filter_flip, filter_dilation, num_groups
-        y, w = pt.as_tensor_variable(input), pt.as_tensor_variable(filters)
         op = ConvInputs(*_parameters(ndim, *how))
-        image = None if output_shape is None else list(output_shape)[-ndim:]
-        if image is not None and None in image:
-            image = None
-        return op(like_inputs(op, w, y, image), w, y)
+        image = [None] if output_shape is None else list(output_shape)[-ndim:]
+        return op.of_image(filters, input, None if None in image else image)
 
     return named(f"conv{ndim}d_transpose", conv_transpose)
 

@@ -58,6 +58,19 @@ class ConvInputs(ConvOp):
         by_filters = self.sibling(ConvFilters)(cotangent, w, y)
         return [None, by_filters, self.sibling(Conv)(cotangent, w)]
 
+    def of_image(self, w: Any, y: Any, image: Sequence | None) -> Any:
+        """Return the adjoint for images of a shape; None for the smallest that fits."""
+        w, y = self.checked(w, y)
+        if image is None:
+            window = [w.shape[i] for i in range(self.ndim + 2)]
+            ends = zip(self.pads(window), window[2:], self.dilation, strict=True)
+            image = [
+                (y.shape[i + 2] - 1) * self.stride[i] + dilated(k, d) - low - high
+                for i, ((low, high), k, d) in enumerate(ends)
+            ]
+        shape = y.shape[0], w.shape[1] * self.groups, *image
+        return self(of_shape(shape, y.type.dtype), w, y)
+
 
 class ConvFilters(ConvOp):
     """The adjoint of a convolution in its filters."""
@@ -72,21 +85,6 @@ class ConvFilters(ConvOp):
         x, _, y = inputs
         by_inputs = self.sibling(ConvInputs)(x, cotangent, y)
         return [by_inputs, None, self.sibling(Conv)(x, cotangent)]
-
-
-def like_inputs(op: ConvInputs, w: Any, y: Any, image: Any) -> Any:
-    """Return zeros in the shape of a convolution's inputs.
-
-    `image` is the shape of an image; None for the smallest that fits.
-    """
-    w, y = op.checked(w, y)
-    window, outputs = [w.shape[i + 2] for i in range(op.ndim)], y.shape[2:]
-    if image is None:
-        axes = zip(range(op.ndim), op.stride, window, op.dilation, strict=True)
-        reached = [(outputs[i] - 1) * s + dilated(k, d) for i, s, k, d in axes]
-        pads = op.pads([*w.shape[:2], *window])
-        image = [n - sum(ends) for n, ends in zip(reached, pads, strict=True)]
-    return of_shape((y.shape[0], w.shape[1] * op.groups, *image), y.type.dtype)
 
 
 def of_shape(shape: Sequence, dtype: str) -> Any:

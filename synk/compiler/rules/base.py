@@ -27,7 +27,7 @@ from ..domain import (
     is_replicated,
     unlisted,
 )
-from ..lengths import selected_by, size
+from ..lengths import size
 
 TAKING: tuple[Any, ...] = (pts.AdvancedSubtensor,)
 PUTTING: tuple[Any, ...] = (pts.AdvancedIncSubtensor,)
@@ -177,16 +177,6 @@ def selecting_mask(node: Apply, first: int, values: Sequence[Value]) -> Variable
     if not alike or (rows.layout and rows.layout != chosen.layout):  # type: ignore[union-attr]
         return None
     return mask
-
-
-def is_selected_by(mask: Variable, var: Variable, value: Value) -> bool:
-    """Return whether a variable has, along axis 0, the rows that a mask selects."""
-    return (
-        isinstance(value, Sharded)
-        and is_some(value)
-        and not value.axis
-        and size(var, 0) == selected_by(mask)
-    )
 
 
 # -- random streams: each rank's own, or common ones

@@ -38,7 +38,7 @@ from ..domain import (
 )
 from ..lengths import ONE, Length, length_of, of_input, selected_by, size
 from ..padded import Made, Padder, is_padded, plain
-from .base import PUTTING, TAKING, check_spread, is_selected_by, selecting_mask
+from .base import PUTTING, TAKING, check_spread, is_some, selecting_mask
 
 
 def entries_of_index(node: Apply, first: int) -> list[Any]:
@@ -325,7 +325,8 @@ def put(node: Apply, values: list[Value]) -> Value:
     if mask is None:
         return _put(node, Index(node, 2, values), values)
     given = values[1]
-    if is_selected_by(mask, node.inputs[1], given):
+    is_rows = isinstance(given, Sharded) and is_some(given) and not given.axis
+    if is_rows and size(node.inputs[1], 0) == selected_by(mask):
         assert isinstance(given, Sharded)
         return _combined(node, values[0], replace(given, length="n"))
     if not isinstance(given, Replicated) or node.inputs[1].type.ndim:
