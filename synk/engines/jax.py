@@ -78,21 +78,27 @@ def compile_graph(
     return _Program(function, streams, drawn, bounds)
 
 
-def start_xla_in(surroundings: Callable[[], AbstractContextManager] | None) -> None:
-    """Set the context manager in which XLA starts, with as many threads as cores.
+class _OfRank:
+    """What the process's rank sets for JAX, while there is one."""
 
-    None: XLA starts with the cores that the process has.
-    """
-    _surroundings[:] = [] if surroundings is None else [surroundings]
+    starts_in: Callable[[], AbstractContextManager] | None = None
+    """The context in which XLA starts, with as many threads as cores; else it starts
+    with the cores that the process has."""
+    read: Callable[[Any], np.ndarray] | None = None
+    """Copies a computed array of JAX to numpy."""
+    look_about: Callable[[], object] | None = None
+    """Is called in waits, and raises if another rank has failed. Needed on GPUs, which
+    may wait for another rank's GPU."""
 
 
-_surroundings: list[Callable[[], AbstractContextManager]] = []
+OF_RANK = _OfRank()
 
 
 def _start() -> None:
-    """Start XLA, in the context of `start_xla_in`, unless it has been started."""
-    while _surroundings:
-        with _surroundings.pop()():
+    """Start XLA, in the rank's context, unless it has been started."""
+    if (starts_in := OF_RANK.starts_in) is not None:
+        OF_RANK.starts_in = None
+        with starts_in():
             import jax
 
             jax.devices()
@@ -138,7 +144,7 @@ def set_value(variable: SharedVariable, value: Any) -> None:
     elif isinstance(value, np.ndarray):
         host.set_value(variable, value)
     else:  # the variable's own set_value would convert to numpy
-        if _look_about:
+        if OF_RANK.look_about:
             wait([value])
         variable.container.storage[0] = value
         make_numpy_without_ranks([variable.container.storage])
@@ -146,19 +152,12 @@ def set_value(variable: SharedVariable, value: Any) -> None:
 
 def as_output(value: Any) -> Any:
     """Return a value as a numpy array that belongs to the caller."""
-    if _look_about:
+    if OF_RANK.look_about:
         wait([value])
-    if _read and hasattr(value, "is_ready"):  # sums of slices are numpy's already
-        return _read[0](value)
+    # Sums of slices are numpy's already.
+    if OF_RANK.read is not None and hasattr(value, "is_ready"):
+        return OF_RANK.read(value)
     return np.array(value)
-
-
-def read_arrays_with(read: Callable[[Any], np.ndarray] | None) -> None:
-    """Set the function that copies a computed array of JAX to numpy; None: numpy's."""
-    _read[:] = [] if read is None else [read]
-
-
-_read: list[Callable[[Any], np.ndarray]] = []
 
 
 class _Program:
@@ -212,15 +211,6 @@ class _Program:
         return results
 
 
-def poll_in_waits(look_about: Callable[[], object] | None) -> None:
-    """Make waits for JAX call `look_about`, which raises if another rank has failed.
-
-    Needed on GPUs, which may wait for another rank's GPU. None: waits only block.
-    """
-    _look_about[:] = [] if look_about is None else [look_about]
-
-
-_look_about: list[Callable[[], object]] = []
 _POLL = 20e-6
 """Seconds between two looks at an unfinished array."""
 
@@ -229,7 +219,7 @@ def wait(values: list[Any]) -> None:
     """Wait until JAX has computed `values`: arrays, or dicts of them for streams."""
     import jax
 
-    for look_about in _look_about:
+    if (look_about := OF_RANK.look_about) is not None:
         arrays: list[Any] = jax.tree.leaves(values)
         for array in arrays:
             while hasattr(array, "is_ready") and not array.is_ready():

@@ -114,8 +114,8 @@ class RankContext:
             forks.free_new_processes(environment, self.confinement)
         if self.local_rank == 0 and self.size > 1 and not device.is_gpu:
             # Rank 0 may compute alone, with all cores.
-            jax.start_xla_in(self.confinement.on_all_cores)
-            self._undo.callback(jax.start_xla_in, None)
+            self._undo.callback(setattr, jax.OF_RANK, "starts_in", None)
+            jax.OF_RANK.starts_in = self.confinement.on_all_cores
         # `local` meets the ranks of this node, `comm` those of all nodes.
         self.local = SharedMemoryComm(
             *(self.control, self.local_rank, self._watch, limit), self.recorder
@@ -153,14 +153,14 @@ class RankContext:
             CudaCopier, warns=self.rank == 0, threads=self.place.threads
         )
         self._undo.callback(self.to_device.close)
-        jax.read_arrays_with(self.to_device.read)
-        self._undo.callback(jax.read_arrays_with, None)
+        self._undo.callback(setattr, jax.OF_RANK, "read", None)
+        jax.OF_RANK.read = self.to_device.read
         if self.size > 1:
             shares_gpu = self.place.device.sharers > 1
             connect = partial(NcclTransport, shares_gpu=shares_gpu)
             self.device_buffers = DeviceBuffers(self.comm, connect, self.flat_buffers)
-            jax.poll_in_waits(self.device_buffers.look_about)
-            self._undo.callback(jax.poll_in_waits, None)
+            self._undo.callback(setattr, jax.OF_RANK, "look_about", None)
+            jax.OF_RANK.look_about = self.device_buffers.look_about
             # Last, so it is undone first: NCCL would wait for ranks that may be gone.
             self._undo.callback(self.device_buffers.abort)
 

@@ -348,11 +348,11 @@ def test_a_call_that_was_interrupted_keeps_the_rows_that_it_computes_with():
 
         for k in range(0, 6, 2):
             before = s.get_value()
-            jax_engine.poll_in_waits(interrupt)
+            jax_engine.OF_RANK.look_about = interrupt
             with pytest.raises(KeyboardInterrupt):
                 f(data, batch=np.arange(400 * k, 400 * (k + 1)))
             np.testing.assert_array_equal(s.get_value(), before)
-            jax_engine.poll_in_waits(None)
+            jax_engine.OF_RANK.look_about = None
             programs = SESSION.context.functions[f._usual.plans.last.replicas.number]
             programs.loader.take([data.data], [np.arange(400 * (k + 1), 400 * (k + 2))])
             f(data, batch=np.arange(400 * k, 400 * (k + 1)))
