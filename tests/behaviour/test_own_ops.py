@@ -167,7 +167,7 @@ def registered(op, said):
         (
             registered(Twice, ["rowwise", running]),
             TypeError,
-            "Shardings; got <function",
+            "a list of these, .*; got <function",
         ),
         (registered(Op, "rowwise"), ValueError, "synk has a rule for"),
         (registered(pt.exp, "rowwise"), ValueError, "synk has a rule for Elemwise"),

@@ -130,14 +130,12 @@ def _are_same(first: Any, second: Any) -> bool:
 
     So a cell of a notebook may run twice.
     """
-    if first == second:
-        return True
-    functions = [one for one in (first, second) if isinstance(one, FunctionType)]
-    if len(functions) < 2 or any(one.__closure__ for one in functions):
-        return False
-    return (
-        first.__code__ == second.__code__ and first.__defaults__ == second.__defaults__
-    )
+    functions = [
+        (one.__code__, one.__defaults__)
+        for one in (first, second)
+        if isinstance(one, FunctionType) and not one.__closure__
+    ]
+    return first == second or (len(functions) == 2 and functions[0] == functions[1])
 
 
 def register_all(pairs: Iterable[tuple[Any, Any]]) -> None:

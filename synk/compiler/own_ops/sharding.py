@@ -111,24 +111,20 @@ class WrongSharding(UsersMistake, TypeError):
 
 def check_registrable(said: Any) -> None:
     """Raise unless `said` can be registered as a sharding."""
-    if callable(said) or said is None or isinstance(said, Sharding):
+    if callable(said) or said is None:
         return
-    if isinstance(said, str):
-        if said not in WORDS:
-            words = ", ".join(map(repr, WORDS))
-            raise ValueError(
-                f"a sharding is one of {words}, or a Sharding; got {said!r}"
+    for each in said if isinstance(said, (list, tuple)) else [said]:
+        if isinstance(each, str):
+            if each not in WORDS:
+                words = ", ".join(map(repr, WORDS))
+                raise ValueError(
+                    f"a sharding is one of {words}, or a Sharding; got {each!r}"
+                )
+        elif not isinstance(each, Sharding):
+            raise TypeError(
+                "a sharding is a word, a Sharding, a list of these, None, or a function"
+                f" that returns one; got {each!r}"
             )
-    elif isinstance(said, (list, tuple)):
-        for each in said:
-            if callable(each) or not isinstance(each, (str, Sharding)):
-                raise TypeError(f"shardings are words or Shardings; got {each!r}")
-            check_registrable(each)
-    else:
-        raise TypeError(
-            "a sharding is a word, a Sharding, a list of these, None, or a function"
-            f" that returns one; got {said!r}"
-        )
 
 
 def _shardings_for(said: Any, node: Apply) -> tuple[Sharding, ...]:
