@@ -91,6 +91,7 @@ def tensor(
 
 dot = also_named("a", "l")(also_named("b", "r")(pt.dot))
 repeat = also_named("x", "a")(pt.repeat)
+flatten = also_named("outdim", "ndim")(pt.flatten)
 
 
 def mean(
@@ -114,15 +115,6 @@ def reshape(x: Any, newshape: Any, ndim: int | None = None) -> Any:
             pt.constant(n, dtype="int64") if isinstance(n, int) else n for n in newshape
         ]
     return pt.reshape(x, newshape, ndim=ndim)
-
-
-def flatten(x: Any, ndim: int | None = None, outdim: int | None = None) -> Any:
-    """Return `x` with its last axes merged, so that `ndim` (1) axes remain."""
-    if outdim is not None:
-        if ndim is not None:
-            raise ValueError("outdim and ndim are one argument; give one of them")
-        ndim = outdim
-    return pt.flatten(pt.as_tensor_variable(x), 1 if ndim is None else ndim)
 
 
 def stack(*tensors: Any, **kwargs: Any) -> Any:

@@ -198,7 +198,7 @@ def test_results_are_numpys():
     ("expression", "error", "message"),
     [
         ("T.dot(a=M, l=M, b=V)", TypeError, "are one argument"),
-        ("T.flatten(M, ndim=2, outdim=2)", ValueError, "one argument"),
+        ("T.flatten(M, ndim=2, outdim=2)", TypeError, "one argument"),
         ("T.tile(T.matrix(), 2, ndim=1)", ValueError, "ndim is 1, and x has 2"),
         ("T.tile(M, (1, 2, 3), ndim=2)", ValueError, "3 entries of reps for ndim=2"),
         (
