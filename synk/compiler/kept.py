@@ -4,13 +4,13 @@ In ``y * log(mu) - mu - gammaln(y + 1)`` the last term is the same in every call
 the same rows. `with_kept` moves such terms of a `Cut` to a part of their own. It runs
 first in a call, or not at all, and the stages receive its values.
 
-These terms depend on constants and this rank's rows of scattered inputs only, not
-necessarily on each row by itself.
+These terms depend on constants and this rank's rows of scattered inputs only: on each
+row by itself, or on all (`FunctionSpec.passed_on`).
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pytensor import scalar as ps
@@ -19,12 +19,11 @@ from pytensor.graph.op import HasInnerGraph
 from pytensor.graph.traversal import ancestors, io_toposort, walk
 from pytensor.printing import Print
 from pytensor.tensor.basic import Alloc, AllocEmpty, ARange, Eye, MakeVector
-from pytensor.tensor.elemwise import CAReduce, DimShuffle, Elemwise
-from pytensor.tensor.math import Dot
+from pytensor.tensor.elemwise import Elemwise
 from pytensor.tensor.type import DenseTensorType
 
 from ..ops import is_collective
-from .rules.reductions import axes_of
+from .spec import FunctionSpec
 from .stages import Cut, Part, contributed, costs_nothing
 
 
@@ -33,17 +32,15 @@ class Kept(Part):
     """The part that computes the kept terms."""
 
     inputs: tuple[int, ...] = ()  # the indices of the inputs that it reads
-    # The terms with an entry for each row that follows from that row alone.
-    rows: list[Variable] = field(default_factory=list)
 
 
-def with_kept(cut: Cut, inputs: list[Variable]) -> tuple[Cut, Kept]:
+def with_kept(cut: Cut, spec: FunctionSpec) -> tuple[Cut, Kept]:
     """Return a cut whose merged parts receive kept terms, and the part of these terms.
 
     The part is empty if no term is worth it.
     """
     graph = [var for stage in cut.stages for var in _made(stage.merged)]
-    finder = _Finder(graph, inputs)
+    finder = _Finder(graph, spec)
     found = [finder.of(stage.merged) for stage in cut.stages]
     kept = dict.fromkeys(var for some in found for var in some)
     final = {*cut.outputs, *(new for _, new in cut.updates)}
@@ -58,39 +55,8 @@ def with_kept(cut: Cut, inputs: list[Variable]) -> tuple[Cut, Kept]:
         merged = replace(part, wants=wants, receives=[*part.receives, *received])
         stages.append(replace(stage, merged=merged))
     read = set(ancestors(kept))
-    which = tuple(i for i, var in enumerate(inputs) if var in read)
-    rows = row_by_row(list(kept), inputs)
-    return replace(cut, stages=stages), Kept(list(kept), inputs=which, rows=rows)
-
-
-def row_by_row(graph: list[Variable], inputs: list[Variable]) -> list[Variable]:
-    """Return those of a graph's variables whose entry i depends on row i alone."""
-    found, on_rows = set(inputs), set(inputs)
-    for node in io_toposort([], graph):
-        if not on_rows.isdisjoint(node.inputs) and not is_collective(node):
-            on_rows.update(node.outputs)
-            if _is_row_by_row(node, found, on_rows):
-                found.update(node.outputs)
-    return [var for var in graph if var in found]
-
-
-def _is_row_by_row(node: Apply, found: set[Variable], on_rows: set[Variable]) -> bool:
-    """Return whether a node's outputs are row by row, if those in `found` are."""
-    op, first = node.op, node.inputs[0]
-    if isinstance(op, DimShuffle):
-        return op.new_order[:1] == (0,) and first in found
-    if isinstance(op, Elemwise):
-        others = [var for var in node.inputs if var not in found]
-        return on_rows.isdisjoint(others) and all(
-            var.type.broadcastable[:1] == (True,)  # type: ignore[attr-defined]
-            for var in others
-        )
-    if isinstance(op, Dot):
-        is_of_rows = first in found and first.type.ndim == 2  # type: ignore[attr-defined]
-        return is_of_rows and node.inputs[1] not in on_rows
-    if isinstance(op, CAReduce):
-        return first in found and 0 not in axes_of(node)
-    return False
+    which = tuple(i for i, var in enumerate(spec.inputs) if var in read)
+    return replace(cut, stages=stages), Kept(list(kept), inputs=which)
 
 
 def _made(part: Part) -> list[Variable]:
@@ -100,17 +66,15 @@ def _made(part: Part) -> list[Variable]:
 class _Finder:
     """Finds terms of the rows alone that are worth keeping."""
 
-    def __init__(self, graph: list[Variable], inputs: list[Variable]) -> None:
-        self._on_rows = set(inputs)
+    def __init__(self, graph: list[Variable], spec: FunctionSpec) -> None:
+        self._passed_on = spec.passed_on
         # By variable of rows and constants alone: if it takes long to compute.
-        is_dear = self._is_dear = dict.fromkeys(inputs, False)
+        is_dear = self._is_dear = dict.fromkeys(spec.inputs, False)
         for node in io_toposort([], graph):
             others = [var for var in node.inputs if not isinstance(var, Constant)]
             if _is_function(node) and all(map(is_dear.__contains__, others)):
                 long = _takes_long(node) or any(is_dear[var] for var in others)
                 is_dear.update(dict.fromkeys(node.outputs, long))
-                if not self._on_rows.isdisjoint(node.inputs):
-                    self._on_rows.update(node.outputs)
 
     def of(self, part: Part) -> list[Variable]:
         """Return the variables to keep: the last in `part` that need rows alone."""
@@ -125,7 +89,7 @@ class _Finder:
 
     def _is_worth(self, var: Variable) -> bool:
         """Return whether to keep a variable rather than variables above it."""
-        if var not in self._on_rows or not self._is_dear.get(var):
+        if var not in self._passed_on or not self._is_dear.get(var):
             return False
         return not costs_nothing(var.owner) and not _has_exp(var)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Literal
 
 import numpy as np
 from pytensor.graph.basic import Apply, Variable
@@ -22,7 +23,7 @@ from ..reduce_ops import REDUCE_OPS, OutputOp, ReduceOp, check_dtype
 from ..signals import without_collection
 from ..user_frames import made_in
 from .as_written import AsWritten, has_marks
-from .domain import Partial, Replicated, is_replicated
+from .domain import Listed, Partial, Replicated, Sharded, is_replicated
 from .gathering import repeated, rows_exchanged
 from .lengths import cached_lengths
 from .placement.function import Known, place
@@ -170,6 +171,7 @@ def _combined(spec: PlacedSpec, known: Known) -> FunctionSpec:
         ],
         not_in_slices=not_in_slices,
         sums=sums,
+        passed_on=_passed_on(known),
         refused=refused,
     )
     warn_or_raise(_wrong_reductions(spec, known), spec.is_strict, _REDUCE_IT)
@@ -249,6 +251,20 @@ def _sums(
             # An average of integers is of another type, and sums of bools are none.
             left_out = {"f": (), "i": ("avg",), "u": ("avg",)}.get(kind, REDUCE_OPS)
             found += [(var, op) for op in ops if op not in left_out]  # type: ignore[misc]
+    return found
+
+
+def _passed_on(known: Known) -> dict[Variable, Literal["gather", "stack"]]:
+    """Return `FunctionSpec.passed_on`."""
+    found: dict[Variable, Literal["gather", "stack"]] = {}
+    made = (var for node in known.nodes for var in node.outputs)
+    for var in filter(known.of_rows.__contains__, made):
+        value = known.values[var]
+        if isinstance(value, Sharded):
+            if value.axis == 0 and value.length == "n" and value.in_order:
+                found[var] = "gather"
+        elif isinstance(value, Partial | Replicated | Listed):
+            found[var] = "stack"
     return found
 
 

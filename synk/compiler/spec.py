@@ -242,6 +242,9 @@ class FunctionSpec(PlacedSpec):
     # Outputs, new values and reduced values that blocks of rows can be combined for, by
     # which op; None where every block has the same value.
     sums: list[tuple[Variable, ReduceOp | None]]
+    # How blocks' values of variables on rows are put together for a later part: one
+    # after the other, or along a new axis if all have one shape. No others can be.
+    passed_on: dict[Variable, Literal["gather", "stack"]]
     refused: str | None  # why several ranks cannot compute the serial result, if so
     filled: list[Filled] = field(default_factory=list)  # see `sizes`
     # Only after unpickling on a rank: users' registered Ops, which padding asks for.

@@ -19,7 +19,6 @@ from pytensor.graph.traversal import ancestors
 from pytensor.tensor.random.type import RandomType
 from pytensor.tensor.type import DenseTensorType
 
-from ..compiler.kept import row_by_row
 from ..compiler.rules.base import name
 from ..compiler.spec import FunctionSpec
 from ..compiler.stages import Cut, Stage, contributed, op_of
@@ -121,8 +120,9 @@ class Blocks:
             for use, op in self._uses(var, stage, cut):
                 way = self._way(var, op)
                 if way == "none":
-                    how = "as the script has it" if op is None else f"by {op!r}"
-                    return f"{name(var)} does not follow from blocks of rows, {how}"
+                    how = {None: "as the script has it", "none": "for a later stage"}
+                    by = how.get(op, f"by {op!r}")
+                    return f"{name(var)} does not follow from blocks of rows, {by}"
                 into = others
                 if is_tree(way):
                     into = reduced if use == "reduced" else outputs
@@ -140,8 +140,7 @@ class Blocks:
         if any(new is var for _, new in cut.updates):
             yield "update", "own"
         if any(var in other.merged.receives for other in cut.stages):
-            is_by_row = row_by_row([var], self._spec.inputs)
-            yield "forwarded", "gather" if is_by_row else "stack"
+            yield "forwarded", self._spec.passed_on.get(var, "none")
 
     def _way(self, var: Any, op: Any) -> Way | Literal["none"]:
         """Return the way to combine blocks' values for a use with this op."""

@@ -159,7 +159,7 @@ class Programs:
                 if reduces or self.spec.streams:
                     made = uncut(self.spec, subset, not self.engine.ON_DEVICE)
             elif kind == "kept":
-                made, kept = with_kept(self.cut("step", subset), self.spec.inputs)
+                made, kept = with_kept(self.cut("step", subset), self.spec)
                 made.stages[0].kept = kept
             else:
                 in_place = not self.engine.ON_DEVICE

@@ -22,7 +22,7 @@ from pytensor.graph.basic import Variable
 from pytensor.tensor.random.type import RandomType
 from pytensor.tensor.type import DenseTensorType
 
-from ..compiler.kept import Kept, row_by_row
+from ..compiler.kept import Kept
 from ..compiler.stages import Part, Stage, contributed, op_of
 from ..draws import SLICE, derived
 from ..engines import host
@@ -112,13 +112,13 @@ class Total:
 
 def _take_kept(task: Task, call: RankCall, kept: Kept) -> None:
     """Set the values of terms of the rows alone, kept or computed now."""
-    block = 0 if task.tree is None else task.tree.block
+    block, passed_on = task.tree.block if task.tree else 0, call.spec.passed_on
     compute = partial(call.outputs_of, kept, padded=False)
     if block:
         compute = partial(_kept_in_blocks, call, kept, block)
     key = None if task.kept is None else (block, *task.kept)
     for var, value in task.programs.kept_terms.of(kept, key, compute).items():
-        by_block = block and var not in kept.rows
+        by_block = block and passed_on[var] == "stack"
         (call.by_block if by_block else call.values)[var] = value
 
 
@@ -132,7 +132,7 @@ def _kept_in_blocks(call: RankCall, kept: Kept, size: int) -> list[np.ndarray]:
         for some, value in zip(found, call.outputs_of(kept, False), strict=True):
             some.append(value)
     return [
-        np.concatenate(some) if var in kept.rows else np.stack(some)
+        np.stack(some) if call.spec.passed_on[var] == "stack" else np.concatenate(some)
         for var, some in zip(kept.wants, found, strict=True)
     ]
 
@@ -167,14 +167,12 @@ def _run_in_blocks(
 def _received(call: RankCall, piece: Part, kept: Kept | None) -> dict[Variable, CutBy]:
     """Return how each received value is cut for a block; None: it is passed whole."""
     spec = call.programs.spec
-    by_row = {*row_by_row(piece.receives, spec.inputs), *(spec.early_draws or ())}
-    if kept is not None:
-        by_row.update(kept.rows)
+    early = spec.early_draws or ()
     return {
         var: None
         if var not in call.cut.on_rows
         else "rows"
-        if var in by_row
+        if var in early or spec.passed_on[var] == "gather"
         else "blocks"
         for var in piece.receives
     }

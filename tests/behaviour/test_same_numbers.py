@@ -9,7 +9,7 @@ import pytensor
 import pytensor.tensor as pt
 import pytest
 from reference import PY, assert_same
-from scipy.special import gammaln, logsumexp
+from scipy.special import gammaln, logsumexp, softmax
 
 import synk
 
@@ -78,7 +78,8 @@ def test_what_needs_all_rows_on_the_way_has_them_too():
     eta = X @ W
     centred = (Y - Y.mean()) / Y.std()  # the spread of blocks' own means, too
     outputs = [pt.logsumexp(eta), Y.var(), pt.grad((centred * eta**2).mean(), W)]
-    outputs += [eta.max(), Y.shape[0]]
+    shares = pt.special.softmax(X * W, axis=1)  # of which a later stage takes rows
+    outputs += [eta.max(), Y.shape[0], shares.var(axis=0)]
     f = synk.function([X, Y], outputs, bcast_inputs=[W])
 
     def compute() -> list:
@@ -90,6 +91,7 @@ def test_what_needs_all_rows_on_the_way_has_them_too():
     assert_same(found[0], logsumexp(A @ WEIGHTS), 100)
     assert_same(found[1], B.var(), 100)
     assert found[4] == ROWS
+    assert_same(found[5], softmax(A * WEIGHTS, axis=1).var(axis=0), 100)
 
 
 def test_a_fit_in_float32_parts_from_itself_nowhere():
