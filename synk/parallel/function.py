@@ -9,7 +9,6 @@ same shapes are then made in the same way.
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -18,14 +17,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from pytensor.compile import Function as PlainFunction
-from pytensor.compile import SharedVariable
-from pytensor.graph.traversal import graph_inputs, io_toposort
 from pytensor.tensor.type import DenseTensorType
 
 from ..call.function import Function
 from ..call.uses import predicted, why_refused
 from ..choice.plan import LAUNCH, Predicted
-from ..choice.work import DEAR, KnownShapes, work_of
+from ..choice.work import KnownShapes, work_of
 from ..compiler.arguments import (
     FunctionArguments,
     asked_of,
@@ -242,32 +239,13 @@ class Ways:
         return Way(function, order, "", text, found)
 
     def _is_small(self, layout: tuple[int, ...], shapes: tuple) -> bool:
-        """Return whether the graph as written is far too small to share.
-
-        Placing the graph would take some milliseconds. This test takes less, and least
-        if there are few elements and Ops in all.
-        """
-        elements, nodes = self._beside
-        elements += sum(map(math.prod, shapes))
-        if elements * nodes * DEAR < CLEARLY_SMALL:
-            return True
+        """Return whether the graph as written is far too small to be placed."""
         arguments = self._asked.arguments
         known = KnownShapes(dict(zip(arguments, shapes, strict=True)))
         work = work_of(self._asked.plain_graph, [arguments[i] for i in layout], known)
         if work is None:
             return False
         return work.products + work.elements + work.common < CLEARLY_SMALL
-
-    @cached_property
-    def _beside(self) -> tuple[int, int]:
-        """The number of elements of shared variables, and of Ops in the graph."""
-        graph = self._asked.plain_graph
-        values = (
-            var.get_value(borrow=True, return_internal_type=True)
-            for var in graph_inputs(graph)
-            if isinstance(var, SharedVariable)
-        )
-        return sum(map(np.size, values)), len(list(io_toposort([], graph)))
 
     def _made(self, layout: tuple[int, ...]) -> Function | str:
         """Return synk's function with these inputs as rows, or why there is none."""
