@@ -200,11 +200,6 @@ class Ledger:
             entry.times_brought += 1
             entry.bytes_brought += getattr(entry.storage[0], "nbytes", 0)
 
-    def mark_known(self, variables: Iterable[SharedVariable]) -> None:
-        """Note that the ranks know the present values of `variables`."""
-        for entry in self.entries(variables):
-            entry.mark_known()
-
     def moved(self, values: Iterable[tuple[Any, Any]]) -> None:
         """Note that values were copied to other arrays, as pairs (old, new)."""
         for entry in list(self._entries.values()):

@@ -338,24 +338,31 @@ def _reduced(
         if of.kind == "local" and of.rows is not None
     }
     on_devices = devices.lie_on_devices(variables)
-    with lists.changing(variables, holding, only_here=not in_place) as launch:
-        how = launch.number, numbers, op, weights, to_all, on_devices
-        found: Any = SESSION.run(worker_reduce, *how)[0]
-        if to_all:
-            return None
-        return lists.as_given(vars, [np.array(value, order="C") for value in found])
+    how = numbers, op, weights, to_all, on_devices
+    found: Any
+    if in_place:
+        with lists.changing(variables, holding) as launch:
+            found = SESSION.run(worker_reduce, launch.number, *how)[0]
+    else:
+        found = SESSION.run(worker_reduce, None, *how)[0]
+    if to_all:
+        return None
+    return lists.as_given(vars, [np.array(value, order="C") for value in found])
 
 
 def worker_reduce(
     context: RankContext,
-    launch: int,
+    launch: int | None,
     numbers: list[int],
     op: ReduceOp,
     weights: Weights,
     to_all: bool,
     on_devices: bool,
 ) -> list[Any] | None:
-    """Reduce all ranks' values; store the results, without `to_all` on rank 0 alone."""
+    """Reduce all ranks' values; store the results, without `to_all` on rank 0 alone.
+
+    If `launch` is None, rank 0 only returns them.
+    """
     groups = defaultdict(list)
     for number in numbers:
         groups[weights.get(number, (1,) * context.size)].append(number)
@@ -369,7 +376,8 @@ def worker_reduce(
         results.clear()
     if on_devices:
         jax.wait(list(results.values()))  # all, before any variable is changed
-    lists.keep(context, launch, engine, results)
+    if launch is not None:
+        lists.keep(context, launch, engine, results)
     return None if context.rank else [results[number] for number in numbers]
 
 

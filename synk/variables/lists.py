@@ -100,23 +100,13 @@ def stage_values(given: Sequence, checked: Sequence) -> list:
     )
 
 
-def changing(
-    variables: Sequence[SharedVariable], holding: Holding, *, only_here: bool = False
-) -> Launch:
+def changing(variables: Sequence[SharedVariable], holding: Holding) -> Launch:
     """Return a launch that changes variables on all ranks or on none.
 
-    If it succeeds, the ledger notes `holding` for them. With `only_here` only the
-    master changes them, and undoes that at the end of the launch.
+    If it succeeds, the ledger notes `holding` for them.
     """
     ledger = SESSION.ledger
     known = [entry for entry in ledger.entries(variables) if not entry.is_set]
-
-    def made(launch: Launch) -> None:
-        if only_here:
-            SESSION.context.transaction.undo_to(launch.number, 0)
-            ledger.mark_known(variables)
-        else:
-            ledger.note(variables, holding)
 
     def failed(launch: Launch, error: BaseException) -> None:
         if launch.calls_kept is None:
@@ -125,7 +115,7 @@ def changing(
         for entry in known:  # the new value may be known already
             entry.mark_known()
 
-    return Launch((), 1, failed, made)
+    return Launch((), 1, failed, lambda _: ledger.note(variables, holding))
 
 
 def keep(

@@ -76,7 +76,7 @@ def give(variables, by_rank):
     for rank, values in enumerate(by_rank):
         synk.set_value(rank, variables, values)
     SESSION.run(worker_take, master_replicate_variables(variables))
-    SESSION.ledger.mark_known(variables)
+    [entry.mark_known() for entry in SESSION.ledger.entries(variables)]
     look([])
 
 
