@@ -49,7 +49,18 @@ class Gossip(Rule):
         self.p, self.seed = p, int(check_at_least("seed", seed))
 
     def destinations(self, rank: int, n: int) -> Iterator[int | None]:
-        """Yield for each step of worker `rank` of `n` whom it sends to, mostly None."""
+        """Yield whom a worker sends to.
+
+        Parameters
+        ----------
+        rank, n : int
+            The worker's, and how many there are.
+
+        Yields
+        ------
+        int or None
+            For each step; mostly None.
+        """
         random = np.random.default_rng([self.seed, rank])
         while True:
             sends, to = random.random() < self.p, int(random.integers(max(n - 1, 1)))
