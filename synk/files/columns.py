@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -41,11 +41,11 @@ class Column:
             for source in sources
         ]
 
-    def _located(self, locate: Callable[[Stored], Stored]) -> Column:
-        """Return a copy of this column, with `locate` applied to each `Stored`."""
+    def on_this_machine(self) -> Column:
+        """Return a copy of this column, of the files on this process's machine."""
         found = copy.copy(self)
         found._sources = [
-            locate(source) if isinstance(source, Stored) else source
+            source.on_this_machine() if isinstance(source, Stored) else source
             for source in self._sources
         ]
         return found

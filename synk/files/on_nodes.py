@@ -33,7 +33,6 @@ from ..variables.data import Data
 from .columns import Column
 from .order import Order, Part, batches_of_part
 from .rows import Rows, check_batch_size, new_reader, read_on_any_core
-from .stored import Stored
 
 _numbers = itertools.count()
 
@@ -57,9 +56,7 @@ class Reader:
         self._epoch: Epoch | None = None
         self.order: Order  # of the present epoch
         self._draws: list[np.ndarray | None] = []
-        # The part begun last: epoch, begin and end; and on other nodes than 0 the
-        # copies that it is read into.
-        self.part: tuple | None = None
+        # On other nodes than 0, those that the part begun last is read into.
         self.copies: list[Copy] = []
 
     def go_to(self, epoch: Epoch) -> None:
@@ -80,7 +77,6 @@ class Reader:
         """
         self.close()
         self.go_to(epoch)
-        self.part = epoch, low, high
         batches = batches_of_part(high - low, epoch.batch_size)
         own = self._here.spans([(batch.stop - batch.start, 1) for batch in batches])
         places = np.concatenate(
@@ -138,7 +134,7 @@ def worker_open(
     try:
         here = columns
         if context.rank:  # the master has found them when it made the `Rows`
-            here = [each._located(Stored.on_this_machine) for each in columns]
+            here = [each.on_this_machine() for each in columns]
     except (OSError, ValueError, ImportError) as error:
         return f"{socket.gethostname()}: {error}"
     rows = Rows(here, files, window)
@@ -204,8 +200,7 @@ def can_read(rows: Rows) -> bool:
     known = rows._readers
     if known is None or not SESSION.is_of(known[0]):
         number = next(_numbers)
-        columns = [each._located(lambda file: file.absolute) for each in rows._columns]
-        told = number, columns, len(rows._counts), rows._window
+        told = number, rows._columns, len(rows._counts), rows._window
         why = [each for each in SESSION.run(worker_open, *told) if each is not None]
         known = rows._readers = weakref.ref(SESSION.pool), None if why else number
         weakref.finalize(rows, SESSION.notify, "reader", number).atexit = False
@@ -240,7 +235,6 @@ def parts(rows: Rows, epoch: Epoch) -> Iterator[Part]:
 
     def end(low: int, high: int, memory: tuple[Data, ...]) -> None:
         """Wait until all nodes have read a part."""
-        assert reader.part == (epoch, low, high), "not this part was read"
         reader.wait()
         windows = [array._window() for array in memory]
         is_partial = all(state_of(window) is not None for window in windows)

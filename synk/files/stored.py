@@ -43,11 +43,6 @@ class Stored(NamedTuple):
     is_fortran: bool = False  # Fortran order: the first index changes fastest
     cache: Cache | None = None  # keeps the array once it has been read
 
-    @property
-    def absolute(self) -> Stored:
-        """The same array by its absolute path, for processes in other folders."""
-        return self._replace(path=places.absolute(self.path))
-
     def on_this_machine(self) -> Stored:
         """Find the array again on this process's machine; ValueError if it differs."""
         names = None if self.name is None else [self.name]
@@ -67,7 +62,7 @@ class Stored(NamedTuple):
         if self.cache is None:
             return self._read()
         # The key has the file's stamp, so the cache has the file as it was found.
-        key = self.absolute[:-1]
+        key = self[:-1]
         arrays = self.cache.find(key)
         if arrays is None:
             arrays = self._read()
@@ -93,14 +88,14 @@ def files_of(paths: str | os.PathLike | Sequence, of_tables: bool = False) -> li
     """
     ends = [end for end in FORMATS if (end in tables.SUFFIXES) == of_tables]
     if isinstance(paths, (str, os.PathLike)):
-        found = [os.fspath(paths)]
+        found = [places.absolute(os.fspath(paths))]
         # A folder may be a table itself, as those of zarr are.
         if places.ending(found[0], ends) is None:
             there = places.listed(found[0])
             if there is not None:
                 found = sorted(path for path in there if places.ending(path, ends))
     else:
-        found = [os.fspath(path) for path in paths]
+        found = [places.absolute(os.fspath(path)) for path in paths]
     if not found:
         raise ValueError(f"{paths}: no files that end in {', '.join(ends)}")
     for path in found:
