@@ -159,10 +159,6 @@ def _indexed(node: Apply, first: int, taken: Variable) -> Iterator[Pair]:
             yield (each, axis), (taken, into + axis)
 
 
-def _taken(node: Apply) -> Iterator[Pair]:
-    yield from _indexed(node, 1, node.outputs[0])
-
-
 def _put(node: Apply) -> Iterator[Pair]:
     yield from _same(node)
     yield from _indexed(node, 2, node.inputs[1])
@@ -276,7 +272,7 @@ _RULES: tuple[tuple[Any, Callable[[Apply], Iterator[Pair]]], ...] = (
     (Dot, _product),
     (Blockwise, _by_signature),
     (SpecifyShape, _same),
-    ((Subtensor, *TAKING), _taken),
+    ((Subtensor, *TAKING), lambda node: _indexed(node, 1, node.outputs[0])),
     ((IncSubtensor, *PUTTING), _put),
     (Join, _joined),
     (Reshape, _reshaped),

@@ -31,12 +31,9 @@ disconnected_type = DisconnectedType()
 class LogpOfRanks(Op):
     """The log-density at the values of free variables, and its gradient by each.
 
-    Parameters
-    ----------
-    values : the model's value variables, in the order of the Op's inputs
-    graph : PyMC's graph of the log-density of these variables
-    make : makes the function of the point as a vector, when it is first needed
-    plain : makes such a function for child processes, which cannot use the ranks
+    `graph` is PyMC's graph of the log-density of the value variables `values`. `make`
+    makes the function of the point as a vector, when it is first needed, and `plain`
+    that for child processes, which cannot use the ranks.
     """
 
     def __init__(

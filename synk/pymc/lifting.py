@@ -60,16 +60,11 @@ class Computed:
 
 
 class Lifting:
-    """Moves an index as far up a graph as possible.
+    """Moves an index, of arrays of `ndim` axes, as far up a graph as possible.
 
-    `meets_data` is whether an index has reached data.
-
-    Parameters
-    ----------
-    computed : the variables that depend on free variables
-    ndim : the number of axes of an index's arrays
-    part : a node that joins parts, and the number of the part that the index takes,
-        through checks of parameters as well
+    `part` is a node that joins parts, and the number of the part that the index takes,
+    through checks of parameters as well. `meets_data` is whether an index has reached
+    data.
     """
 
     def __init__(
