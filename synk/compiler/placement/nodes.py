@@ -42,8 +42,10 @@ class Nodes:
         that is as long as a rank's own."""
         self.asserted: dict[Variable, Value] = {}
         """Values that follow from how a variable was made, not from a rule."""
-        # By Op and operands, the node that was added first; see `_equals`, `_key`.
+        # By Op and operands, the node that was added first; see `_equals`, `_key_of`.
         self._same: dict[Op, dict[tuple, Apply]] = {}
+        # By variable of another equal node, that of the first.
+        self._equal: dict[Variable, Variable] = {}
         self._levels: dict[Variable, int] = {}
 
     def value(self, var: Variable) -> Value:
@@ -55,7 +57,7 @@ class Nodes:
 
     def add(self, node: Apply) -> Apply:
         """Add a node of placed variables; return it, or an equal one added before."""
-        return self._added(node, self._equals(node.op), tuple(map(_key, node.inputs)))
+        return self._added(node, self._equals(node.op), self._key_of(node.inputs))
 
     def _added(self, node: Apply, equals: dict[tuple, Apply], key: tuple) -> Apply:
         if key in equals:
@@ -81,6 +83,28 @@ class Nodes:
             found = self._same[op] = {}
         return found
 
+    def _key_of(self, inputs: Sequence[Variable]) -> tuple:
+        return tuple([_key(self._equal.get(var, var)) for var in inputs])
+
+    def add_unmerged(self, node: Apply) -> None:
+        """Add a node of the user's graph, also if an equal one has been added.
+
+        So nodes below it need not be remade; PyTensor merges the two later. Reductions
+        are made of the first one only (`first_of`).
+        """
+        found = self.add(node)
+        if found is node:
+            return
+        for var, first in zip(node.outputs, found.outputs, strict=True):
+            self._equal[var] = first
+            self.values[var] = self.values[first]
+            self._levels[var] = self.level(first)
+            for known in (self.of_rows, self.as_long):
+                if first in known:
+                    known.add(var)
+            if first in self.asserted:
+                self.asserted[var] = self.asserted[first]
+
     def level(self, var: Variable) -> int:
         """Return how many meetings of the ranks are needed before `var` is known."""
         return self._levels.get(var, 0)
@@ -104,8 +128,9 @@ class Nodes:
     def remake(self, node: Apply, inputs: Sequence[Variable]) -> Apply:
         """Add a node with other inputs, which are converted if their types differ."""
         if _are_same(inputs, node.inputs):
-            return self.add(node)
-        equals, key = self._equals(node.op), tuple(map(_key, inputs))
+            self.add_unmerged(node)
+            return node
+        equals, key = self._equals(node.op), self._key_of(inputs)
         if key in equals:
             return equals[key]
         made = with_inputs(node, inputs)
@@ -128,6 +153,10 @@ class Nodes:
         self.values[found] = self.asserted[found] = value
         self.of_rows.add(found)
         return found
+
+    def first_of(self, var: Variable) -> Variable:
+        """Return the variable equal to `var` that was added first."""
+        return self._equal.get(var, var)
 
 
 def _are_same(inputs: Sequence[Variable], others: Sequence[Variable]) -> bool:

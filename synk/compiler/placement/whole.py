@@ -75,6 +75,7 @@ class Whole(Nodes):
         `by` is an all-reduce of `var` by `synk.grad`, to be replaced by the right one.
         Raises `Refused` if no reduction gives the value.
         """
+        var = self.first_of(var)
         if var not in self._wholes:
             found = self._wholes[var] = self._made_whole(var, by)
             self._wholes[found] = found
@@ -308,7 +309,7 @@ class Whole(Nodes):
         seen, todo = {var}, [var]
         while todo and len(found) < 2:
             var = todo.pop()
-            if var in self._wholes:
+            if self.first_of(var) in self._wholes:
                 continue
             partial = self._partial_operands(var)
             if partial is None:
@@ -345,6 +346,7 @@ class Whole(Nodes):
             return self._all_numbers(var, value)
         if not isinstance(value, Sharded):
             return self.whole(var)
+        var = self.first_of(var)
         if var not in self._wholes:
             found = self._wholes[var] = self._gathered(var, value)
             self._wholes[found] = found
