@@ -1,12 +1,16 @@
-"""What random variables take from a stream, and how a rank passes draws."""
+"""What random variables take from a stream, how a rank passes draws; versions."""
+
+import warnings
 
 import numpy as np
 import pytensor
+import pytensor.gradient
 import pytensor.tensor as pt
 import pytensor.tensor.random.basic as ptr
 import pytest
 from numpy.random import MT19937, PCG64, PCG64DXSM, SFC64, Generator, Philox
 from reference import PY
+from theano.tensor.shared_randomstreams import RandomStreams
 
 from synk.draws import (
     BY_PARAMETERS,
@@ -16,6 +20,7 @@ from synk.draws import (
     is_one_by_one,
     skip,
 )
+from synk.theano import pytensor_versions as versions
 
 pytestmark = pytest.mark.filterwarnings("ignore:RandomVariable Ops will stop hiding")
 
@@ -195,3 +200,34 @@ def _before_the_largest() -> Generator:
     value = (reached - increment) * pow(multiplier, -1, words) % words
     bits.state = before | {"state": {"state": value, "inc": increment}}
     return Generator(bits)
+
+
+# -- what `synk.theano.pytensor_versions` says of PyTensor's versions -----------------
+
+_MAJOR = int(pytensor.__version__.split(".")[0])
+
+
+def test_what_has_other_names_and_places_since_3():
+    assert hasattr(pytensor.gradient, "pullback") == (_MAJOR >= 3)
+    assert hasattr(pytensor.gradient, "pushforward") == (_MAJOR >= 3)
+
+
+def test_scripts_are_spared_advice_on_drawing():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        sample = RandomStreams(1).gen(pt.random.uniform, 0.0, 1.0, size=(2,))
+    assert sample.type.shape == (2,)
+    rng, update = sample.update
+    with versions.quiet():
+        assert rng.default_update is update
+
+
+def test_default_updates_of_more_specific_shape_are_refused():
+    from synk.theano.changes import THEIR_DEFAULT_UPDATE
+
+    x = pt.tensor("x", shape=(None, 3))
+    average = pytensor.shared(np.zeros(3))
+    with versions.quiet():
+        THEIR_DEFAULT_UPDATE.fset(average, 0.5 * average + x.mean(0))
+    with pytest.raises(TypeError, match="Cannot convert Type Vector"):
+        pytensor.function([x], x + average, mode="FAST_COMPILE")

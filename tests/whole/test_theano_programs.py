@@ -8,23 +8,15 @@ checkout. A wheel of pure Python is imported as it is.
 """
 
 import importlib.metadata
-import importlib.util
 import json
 import os
-import warnings
 from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
-import pytensor
-import pytensor.gradient
-import pytensor.tensor as pt
 import pytest
 from children import run_python
 from places import DOCS, ROOT, SUPPORT
-from theano.tensor.shared_randomstreams import RandomStreams
-
-from synk.theano import pytensor_versions as versions
 
 
 def _version() -> str:
@@ -214,7 +206,6 @@ __version__ = pkg_resources.get_distribution("Lasagne").version
 del pkg_resources
 """
 INSTALLED = """
-import warnings
 warnings.warn("pkg_resources is deprecated as an API.", UserWarning, 2)
 class get_distribution:
     version = "the real one"
@@ -248,34 +239,3 @@ def test_one_that_is_installed_is_asked_and_warns_others_only(lasagne):
     printed = run(*STRICT, ASKS, before=(lasagne,)).splitlines()
     warning = "pkg_resources is deprecated as an API."
     assert printed == [warning, "the real one False", "True", str(real)]
-
-
-# -- what `synk.theano.pytensor_versions` says of PyTensor's versions -----------------
-
-_MAJOR = int(pytensor.__version__.split(".")[0])
-
-
-def test_what_has_other_names_and_places_since_3():
-    assert hasattr(pytensor.gradient, "pullback") == (_MAJOR >= 3)
-    assert hasattr(pytensor.gradient, "pushforward") == (_MAJOR >= 3)
-
-
-def test_scripts_are_spared_advice_on_drawing():
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        sample = RandomStreams(1).gen(pt.random.uniform, 0.0, 1.0, size=(2,))
-    assert sample.type.shape == (2,)
-    rng, update = sample.update
-    with versions.quiet():
-        assert rng.default_update is update
-
-
-def test_default_updates_of_more_specific_shape_are_refused():
-    from synk.theano.changes import THEIR_DEFAULT_UPDATE
-
-    x = pt.tensor("x", shape=(None, 3))
-    average = pytensor.shared(np.zeros(3))
-    with versions.quiet():
-        THEIR_DEFAULT_UPDATE.fset(average, 0.5 * average + x.mean(0))
-    with pytest.raises(TypeError, match="Cannot convert Type Vector"):
-        pytensor.function([x], x + average, mode="FAST_COMPILE")
