@@ -236,7 +236,11 @@ class _Windows:
         from jax import lax
 
         values = self._padded(x, -np.inf)
-        places = jnp.ones(values.shape, self._dtype())
+        # An integer has a bit for each place. Never 16 bits, as compiled loops do not
+        # vectorise shifts of these.
+        many = prod(self.op.window)
+        dtype = "uint8" if many <= 8 else "uint32" if many <= 32 else "uint64"
+        places = jnp.ones(values.shape, dtype)
 
         def larger(a: Any, b: Any) -> Any:
             # By `lax`, as functions of `jnp` become calls in the program, and XLA
@@ -342,11 +346,3 @@ class _Windows:
     def _weights(self) -> list[int]:
         """Return the strides of a place's number, for each axis of a window."""
         return [prod(self.op.window[axis + 1 :]) for axis in range(self.op.ndim)]
-
-    def _dtype(self) -> str:
-        """Return the dtype of integers with a bit for each place.
-
-        Never 16 bits, as compiled loops do not vectorise shifts of these.
-        """
-        places = prod(self.op.window)
-        return "uint8" if places <= 8 else "uint32" if places <= 32 else "uint64"

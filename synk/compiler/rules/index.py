@@ -95,6 +95,7 @@ class Index:
         if any(getattr(var.type, "dtype", "bool") == "bool" for var in self.arrays):
             raise Refused("selects by a mask")
         self.ndim = max((var.type.ndim for var in self.arrays), default=0)
+        self.place, self.kept = layout(self.entries, self.ndim)
 
     def value(self, entry: Any) -> Value:
         """Return the `Value` of a part of the index."""
@@ -127,9 +128,9 @@ class Index:
             check_spread(self.arrays, values, rows.axis)
         return rows
 
-    def layout(self) -> tuple[int, Sequence[int]]:
-        """Return the result's axes, as the function `layout` does."""
-        return layout(self.entries, self.ndim)
+    def axis_of(self, rows: Sharded) -> int:
+        """Return the axis, in the result, of the arrays' rows."""
+        return self.place + self.ndim + rows.axis
 
     # -- questions about entries
 
@@ -253,12 +254,11 @@ def subtensor(node: Apply, values: list[Value]) -> Value:
     value = unlisted(value)
     if isinstance(value, Position):
         raise Refused(f"takes some of {describe(value)}")
-    place, kept = index.layout()
     if isinstance(value, Sharded):
         if isinstance(index.entries[value.axis], slice):
-            return replace(index.taken(value), axis=kept.index(value.axis))
+            return replace(index.taken(value), axis=index.kept.index(value.axis))
         paired = index.paired(value)
-        return replace(paired, axis=place + index.ndim + paired.axis)
+        return replace(paired, axis=index.axis_of(paired))
     rows = index.rows()
     index.check_fixed(slices_only=True)
     if rows is None:
@@ -266,7 +266,7 @@ def subtensor(node: Apply, values: list[Value]) -> Value:
     index.refuse_numbers()
     if not isinstance(value, Replicated):
         raise Refused(f"takes for each row some of {describe(value)}")
-    return replace(rows, axis=place + index.ndim + rows.axis, power=value.power)
+    return replace(rows, axis=index.axis_of(rows), power=value.power)
 
 
 table.known(Subtensor, makes_sizes=True, cost="view")
@@ -348,16 +348,15 @@ def _put(node: Apply, index: Index, values: list[Value]) -> Value:
     value, other = map(unlisted, values[:2])
     if isinstance(value, Position):
         raise Refused(f"changes {describe(value)}")
-    place, kept = index.layout()
-    ndim = len(kept)
+    ndim = len(index.kept)
     if isinstance(value, Sharded):
         if isinstance(index.entries[value.axis], slice):
             taken = index.taken(value)
-            axis = kept.index(value.axis)
+            axis = index.kept.index(value.axis)
         else:
             paired = index.paired(value)
             taken = value = replace(value, layout=paired.layout)
-            axis = place + index.ndim + paired.axis
+            axis = index.axis_of(paired)
         other = _put_at(node.inputs[1], other, axis - ndim, taken)
         if isinstance(other, Sharded) and index.is_reversed(value.axis):
             other = _reversed(other)
@@ -373,7 +372,7 @@ def _put(node: Apply, index: Index, values: list[Value]) -> Value:
     index.refuse_numbers()
     if node.op.set_instead_of_inc or getattr(node.op, "ignore_duplicates", False):
         raise Refused("lets the last of the rows win that write to one place")
-    back = place + index.ndim + rows.axis - ndim
+    back = index.axis_of(rows) - ndim
     other = _put_at(node.inputs[1], other, back, rows)
     if isinstance(other, Partial) or rows.length == "?":
         raise Refused(f"adds for each row {describe(other)}")
@@ -434,8 +433,7 @@ def _zero_in_copies(padder: Padder, node: Apply, index: Index, other: Value) -> 
     new = padder.new[node.inputs[1]]
     like = next(var for var in index.arrays if is_padded(index.value(var)))
     length = padder.new[like].shape[rows.axis + like.type.ndim]
-    place, kept = index.layout()
-    back = place + index.ndim + rows.axis - len(kept)
+    back = index.axis_of(rows) - len(index.kept)
     order: list[Any] = ["x"] * max(new.type.ndim, -back)
     order[back] = 0
     real = padder.real_places(length, rows).dimshuffle(order)
