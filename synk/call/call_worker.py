@@ -26,7 +26,6 @@ from ..ranks.streams import split, worker_states
 from ..reduce_tree import TreeOutput, block_cut
 from ..signals import without_collection
 from ..times.timing import COMMON, ROWS, WAIT
-from ..workers.channel import PickledReply
 from ..workers.control import LAUNCH
 from .arguments import rows_of_node, take_all, take_share
 
@@ -133,7 +132,7 @@ class RankShare:
         programs = context.functions[number]
         context.activity = programs.label
         self.message, self._context, self._programs = message, context, programs
-        self._has_node_rows = self._is_first = True
+        self._has_node_rows = True
         reducer: Reducer = context.flat_buffers
         if programs.engine.ON_DEVICE:
             programs.loader.use(context.to_device)
@@ -179,8 +178,6 @@ class RankShare:
             or programs.engine.ON_DEVICE
             or self._is_idle
         )
-        self._left: dict | None = None
-        self._reply: Any = None
 
     def _select_shared(
         self, batch_s: list | None, sources: list, selections: list[Selection]
@@ -218,31 +215,10 @@ class RankShare:
         self._waited = perf_counter() - start
         return rows
 
-    @property
-    def sources(self) -> list[Any]:
-        """The arrays that this rank's rows are taken from, one for each row input."""
-        return self.task.sources
-
-    @property
-    def selections(self) -> Sequence[Selection]:
-        """The rows that this rank takes of each of the `sources`."""
-        return self.task.selections
-
     def begin_again(self) -> None:
         """Begin a call with the same message; arrays may hold other values."""
         self.start = perf_counter()
         self._context.activity = self._programs.label
-        if self._is_first and self._context.rank:
-            self.task.taken = self._views()
-        self._is_first = False
-
-    def _views(self) -> list[np.ndarray] | None:
-        """Return this rank's rows as views, or None if a call must copy them."""
-        task = self.task
-        for source, selection in zip(task.sources, task.selections, strict=True):
-            if not isinstance(selection, slice) or not source[selection].flags.carray:
-                return None
-        return self._programs.loader.take(task.sources, task.selections)
 
     def set_arrays(
         self, sources: list[np.ndarray], constants: list[np.ndarray] | None
@@ -251,9 +227,7 @@ class RankShare:
         if sources:
             self.task.sources[: len(sources)] = sources
         if constants:
-            if self._is_first:
-                constants = self._programs.loader.broadcast(constants)
-            self.task.constants = constants
+            self.task.constants = self._programs.loader.broadcast(constants)
 
     def compute(self) -> list[np.ndarray] | None:
         """Compute outputs and make updates, undone if the call fails.
@@ -297,14 +271,7 @@ class RankShare:
                 task.sources[:] = [None] * len(task.sources)
             task.constants = []
             return outputs, self._rows
-        windows = self._context.publish(self.for_master(outputs))
-        if self._is_first:  # there may be no second call with this message
-            return windows, self._rows
-        if any(type(window) is not tuple for window in windows.values()):
-            return windows, self._rows  # these hold values, which are not compared
-        if windows != self._left:
-            self._left, self._reply = windows, PickledReply((windows, self._rows))
-        return self._reply
+        return self._context.publish(self.for_master(outputs)), self._rows
 
     def for_master(self, outputs: list[np.ndarray]) -> dict[Any, np.ndarray]:
         """Return the outputs that the master needs, by position or `TreeOutput.key`."""

@@ -61,9 +61,9 @@ class RowLoader:
 class Prefetcher:
     """Yields items with their rows, while a thread takes the rows of the next item.
 
-    An item has `sources`, arrays from which to take rows, and `selections`, the rows of
-    each. Its `start` is set to the time at which the wait for its rows began. `takers`
-    are two sets of row takers, as in `RowLoader`.
+    An item's `task` has `sources`, arrays from which to take rows, and `selections`,
+    the rows of each. The item's `start` is set to the time at which the wait for its
+    rows began. `takers` are two sets of row takers, as in `RowLoader`.
     """
 
     def __init__(self, takers: Sequence[Sequence[RowTaker]]) -> None:
@@ -86,9 +86,8 @@ class Prefetcher:
             if waiting is not None:
                 before = self._arrived(waiting)
             # Into the set of the item before last, whose rows are not used any more.
-            self._thread.begin(
-                take_rows, self._takers[turn], item.sources, item.selections
-            )
+            which = item.task.sources, item.task.selections
+            self._thread.begin(take_rows, self._takers[turn], *which)
             turn = 1 - turn
             if before is not None:
                 yield before

@@ -8,7 +8,6 @@ context (see `session`). A command knows nothing of how processes are started.
 from __future__ import annotations
 
 import contextlib
-import functools
 import socket
 from collections.abc import Callable, MutableMapping, Sequence
 from functools import partial
@@ -251,7 +250,6 @@ class RankContext:
                 each.forget(kind, key)
 
 
-@functools.cache
 def name_of(work: Callable) -> str:
     """Return a command's name for messages."""
     return work.__name__.removeprefix("worker_")

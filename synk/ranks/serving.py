@@ -6,7 +6,6 @@ the script. Graphs, variables and arrays come with the commands.
 
 from __future__ import annotations
 
-import pickle
 import signal
 import socket
 from collections.abc import Callable, Sequence
@@ -17,7 +16,7 @@ from ..cluster.inbox import Inbox
 from ..cluster.message import Here, dumps, unpickled
 from ..cluster.nodes import Cluster
 from ..errors import WorkerDied
-from ..workers.channel import PickledReply, find
+from ..workers.channel import find
 from ..workers.control import LAUNCH
 from ..workers.failure import Failure
 from .context import Dropped
@@ -136,8 +135,6 @@ def _run(
     if error is not None:
         result = Failure(error, "", context.rank)  # the error has its note already
         return [result, *replies]
-    if type(result) is PickledReply:
-        result = pickle.loads(result.data)
     every = [result, *replies]
     if work in CODECS and not any(type(reply) is Failure for reply in every):
         return CODECS[work].combine(context, args, every)

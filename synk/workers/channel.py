@@ -48,13 +48,6 @@ IN_SEGMENT = 1 << 40
 """Added to a length: the room has the place of a larger segment with the bytes."""
 
 
-class PickledReply:
-    """A reply that is pickled once, for commands that give it again and again."""
-
-    def __init__(self, value: object) -> None:
-        self.data = dumps(value)
-
-
 class MasterChannel:
     """The master's end. `watch` is called in every wait, and raises if a rank died."""
 
@@ -216,7 +209,7 @@ class WorkerChannel:
         Nothing was sent then, and another reply can be given.
         """
         control, rank = self._control, self._rank
-        data = value.data if type(value) is PickledReply else dumps(value)
+        data = dumps(value)
         length = len(data)
         if length <= REPLY_ROOM:
             control.replies[rank][:length] = data
