@@ -17,7 +17,6 @@ import json
 import os
 import platform
 import sys
-import tempfile
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
@@ -196,15 +195,12 @@ def _record(entry: Any) -> Record | None:
 def _store(path: Path, entries: dict[str, Any]) -> None:
     """Write a file, replacing it as a whole, as other processes may read it."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor, name = tempfile.mkstemp(dir=path.parent, suffix=".new")
+    new = path.with_name(f"{path.name}.{os.getpid()}.new")
     try:
-        with open(descriptor, "w") as file:
-            json.dump(entries, file, indent=1)
-        os.replace(name, path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            os.unlink(name)
-        raise
+        new.write_text(json.dumps(entries, indent=1))
+        new.replace(path)
+    finally:
+        new.unlink(missing_ok=True)
 
 
 def _versions() -> dict[str, str | None]:

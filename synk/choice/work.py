@@ -22,7 +22,6 @@ from pytensor.compile import SharedVariable
 from pytensor.compile.builders import OpFromGraph
 from pytensor.graph.basic import Apply, Constant, Variable
 from pytensor.graph.traversal import graph_inputs, io_toposort
-from pytensor.scalar import Composite, ScalarOp
 from pytensor.scan.op import Scan
 from pytensor.tensor.blockwise import Blockwise
 from pytensor.tensor.elemwise import CAReduce, Elemwise
@@ -195,16 +194,9 @@ def _per_element(node: Apply) -> float:
         isinstance(leaf, Constant) for leaf in graph_inputs([node.inputs[1]])
     ):
         return CHEAP  # a square, mostly
-    return _per_element_of(op.scalar_op)
-
-
-def _per_element_of(op: ScalarOp) -> float:
-    """Return the seconds per element of float64, of a scalar Op."""
-    if isinstance(op, Composite):
-        return sum(_per_element_of(node.op) for node in op.fgraph.apply_nodes)
-    if isinstance(op, CHEAP_OPS):
+    if isinstance(op.scalar_op, CHEAP_OPS):
         return CHEAP
-    return DEAREST if isinstance(op, _DEAREST) else DEAR
+    return DEAREST if isinstance(op.scalar_op, _DEAREST) else DEAR
 
 
 def _product(node: Apply, sizes: KnownShapes) -> tuple[float, float]:

@@ -50,7 +50,7 @@ from .domain import (
 )
 from .lengths import Symbol, cached_lengths
 from .rules.base import any_function, name, op_name
-from .table import OpEntry, ask, entry_of
+from .table import ask, entry_of
 from .walk import apply_rule, infer
 
 
@@ -190,8 +190,8 @@ class Padder:
     def kept(self, node: Apply, given: Sequence[Value]) -> Made:
         """Return a node as it is, with rewritten inputs; raise if that is not right."""
         found = self._placed(node, given)
-        lengths = _lengths(node, entry_of(node.op))
-        if not entry_of(node.op).makes_sizes:
+        lengths, entry = _lengths(node), entry_of(node.op)
+        if not entry.makes_sizes:
             others = (v for i, v in enumerate(node.inputs) if i not in lengths)
             self.check_no_sizes(others)
         inputs = [
@@ -230,7 +230,7 @@ class Padder:
         sharded values. A replicated result of sizes is then exact, but unknown as a
         length.
         """
-        lengths = _lengths(node, entry_of(node.op))
+        lengths = _lengths(node)
 
         def same(value: Value) -> Value:
             return value
@@ -377,9 +377,9 @@ def is_integer(var: Variable) -> bool:
     return str(getattr(var.type, "dtype", ""))[:3] in ("int", "uin", "boo")
 
 
-def _lengths(node: Apply, entry: OpEntry) -> Sequence[int]:
+def _lengths(node: Apply) -> Sequence[int]:
     """Return the indices of the inputs that are lengths."""
-    first = entry.lengths_from
+    first = entry_of(node.op).lengths_from
     return range(len(node.inputs))[first:] if first is not None else ()
 
 

@@ -295,8 +295,6 @@ class SlicedCall(RankCall):
             ]
             for i in present
         ]
-        before = np.cumsum([0, *(sizes[i][0] for i in present)])
-        self._rows_before = [int(rows) for rows in before[:-1]]
         self._before = 0
         self._forwarded: list[dict] = [{} for _ in present]  # by slice
         self._totals: dict[tuple[str, Variable], Any] = {}
@@ -316,15 +314,12 @@ class SlicedCall(RankCall):
     ) -> None:
         totals = {role: Total(op) for role, op in self._roles(stage).items()}
         common = self.values
-        slices = zip(
-            self._forwarded, self._pieces, self._shares, self._rows_before, strict=True
-        )
+        slices = zip(self._forwarded, self._pieces, self._shares, strict=True)
         with _for_slices(self._drawn_from(stage)) as take_streams:
-            for i, (forwarded, piece, share, before) in enumerate(slices):
+            for i, (forwarded, piece, share) in enumerate(slices):
                 take_streams(i)
-                self._before = before
-                piece, self.padded_size = self.programs.padded(piece)
-                self.rows = self.programs.loader.take(sources, piece)
+                padded, self.padded_size = self.programs.padded(piece)
+                self.rows = self.programs.loader.take(sources, padded)
                 self.times.spent(ROWS)
                 self.values = {**common, **forwarded}
                 results = self.outputs_of(stage.rows, bool(self.padded_size))
@@ -332,6 +327,7 @@ class SlicedCall(RankCall):
                 for (_, var), total in totals.items():
                     total.add(self.real(var, forwarded[var]), share)
                 self.times.spent(COMPUTE, level)
+                self._before += count(piece[0])
         self.values, self.padded_size, self._before = common, UNPADDED, 0
         for (role, var), total in totals.items():
             self._totals[role, var] = total.result(is_output=role == "output")
