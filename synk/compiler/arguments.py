@@ -288,11 +288,9 @@ def _split_updates(updates: Any) -> tuple[list, list[OutputOp]]:
     ops: list[Any] = []  # or `UNNAMED`
     seen: set[SharedVariable] = set()
     for triple in triples:
-        if not isinstance(triple, (tuple, list)):
-            raise TypeError(f"an update is a tuple, got {triple!r}")
-        if len(triple) not in (2, 3):
+        if not isinstance(triple, (tuple, list)) or len(triple) not in (2, 3):
             raise ValueError(
-                f"an update is (shared, new) or (shared, new, op), got {triple}"
+                f"an update is (shared, new) or (shared, new, op), got {triple!r}"
             )
         var, new, *rest = triple
         if not isinstance(var, SharedVariable):

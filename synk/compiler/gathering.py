@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from pytensor.graph.basic import Apply, Variable
@@ -52,12 +52,16 @@ def repetition(spec: PlacedSpec) -> Repetition:
     arithmetic of integer scalars do not count.
     """
     graph = spec.graph
-    own, total = set(spec.row_inputs), 0
+    own, total = spec.row_values(graph), 0
     repeated: list[Apply] = []
     # By variable computed from all rows, the gathers that it uses, as ordered sets.
     whole: dict[Variable, dict[Variable, None]] = {}
     found: dict[Variable, None] = {}
     viewed: dict[Variable, None] = {}
+
+    def is_from_rows(var: Variable) -> bool:
+        return var in own or var in whole
+
     with cached_lengths(spec.inputs):
         for node in besides_shapes([], graph)[0]:
             if isinstance(node.op, COLLECTIVES):
@@ -66,18 +70,13 @@ def repetition(spec: PlacedSpec) -> Repetition:
                 continue
             is_own = not own.isdisjoint(node.inputs)
             of = {made: None for var in node.inputs for made in whole.get(var, ())}
-            if is_own:
-                own.update(node.outputs)
-            elif of:
+            if of and not is_own:
                 whole.update((var, of) for var in node.outputs)
                 viewed |= of
-            else:
-                continue
             if costs_nothing(node):
                 continue
-            from_rows = own | whole.keys()
-            variables = [v for v in (*node.inputs, *node.outputs) if v in from_rows]
-            if any(_is_long(var, from_rows) for var in variables):
+            variables = filter(is_from_rows, (*node.inputs, *node.outputs))
+            if any(_is_long(var, is_from_rows) for var in variables):
                 total += 1
                 if not is_own:
                     repeated.append(node)
@@ -85,17 +84,17 @@ def repetition(spec: PlacedSpec) -> Repetition:
     return Repetition(repeated, total, list(found or viewed))
 
 
-def _is_long(var: Variable, from_rows: set[Variable]) -> bool:
+def _is_long(var: Variable, is_from_rows: Callable[[Variable], bool]) -> bool:
     """Return whether an axis of a variable may be as long as a rank's or all rows.
 
-    A length that follows from `from_rows`, and cannot be followed to inputs, may be.
+    A length that follows from rows, and cannot be followed to inputs, may be.
     """
     if not isinstance(var.type, DenseTensorType):
         return False
     for axis in range(var.type.ndim):
         for root, which in size(var, axis).symbols_only():
             is_end = root.owner is None or isinstance(root.owner.op, AllGather)
-            if root in from_rows and (which == 0 or not is_end):
+            if is_from_rows(root) and (which == 0 or not is_end):
                 return True
     return False
 
