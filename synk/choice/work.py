@@ -79,23 +79,20 @@ def work_of(
     reduced = widest = factors = 0
     same: dict[Any, Any] = {}
     for node in io_toposort([], list(graph)):
-        key = node.op, *(same.get(var, var) for var in node.inputs)
+        inputs = [same.get(var, var) for var in node.inputs]
+        key = node.op, *inputs
         if key in same:  # equal to another node: computed once
             same.update(zip(node.outputs, same[key], strict=True))
-            on_rows.update(
-                var for var in node.outputs if not on_rows.isdisjoint(node.inputs)
-            )
-            level.update({var: level[same[var]] for var in node.outputs})
             continue
         same[key] = node.outputs
-        here = max((level.get(var, 0) for var in node.inputs), default=0)
+        here = max((level.get(var, 0) for var in inputs), default=0)
         if is_collective(node):
             size = _nbytes(sizes, node.outputs[0])
             if size is None:
                 return None
             reduced += size
             here += 1
-        elif not on_rows.isdisjoint(node.inputs):
+        elif not on_rows.isdisjoint(inputs):
             on_rows.update(node.outputs)
         level.update(dict.fromkeys(node.outputs, here))
         seconds = _seconds(node, sizes)
@@ -109,7 +106,7 @@ def work_of(
             if isinstance(node.op, Elemwise) and _per_element(node) >= DEAR:
                 dear += sum(seconds)
             if seconds[0]:
-                whole = [var for var in node.inputs if var not in on_rows]
+                whole = [var for var in inputs if var not in on_rows]
                 factors += nbytes_of(whole, sizes) or 0
             if any(seconds):  # no view
                 made = (_nbytes(sizes, var) or 0 for var in node.outputs)

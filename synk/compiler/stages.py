@@ -193,8 +193,7 @@ def store_together(
 class _Cutter:
     """Makes one `Cut`.
 
-    `free` has the variables that every part computes again instead of receiving them,
-    `forwarded` those that a part receives from another.
+    `free` has the variables that every part computes again instead of receiving them.
     """
 
     def __init__(
@@ -211,7 +210,6 @@ class _Cutter:
         self.on_rows = spec.row_values([*outputs, *self.news])
         self.free: set[Variable] = set()
         self.reduced: list[Variable] = []
-        self.forwarded: set[Variable] = set()
         nodes = io_toposort([], [*outputs, *self.news])
         for node in nodes:
             self._classify(node)
@@ -305,7 +303,6 @@ class _Cutter:
             if is_given(var):
                 part.receives.append(var)
                 if not is_reduced(var):
-                    self.forwarded.add(var)
                     want(var)
             elif isinstance(var, SharedVariable):
                 part.reads.add(var)
@@ -375,13 +372,14 @@ class _Cutter:
             owner.updates.append((shared, new))
             (stage.drawn or stage.merged).updates.append((shared, new))
         # New states of streams that are updated in place need not be results as well.
-        kept = {*self.outputs, *(self.news[i] for i in stored), *self.forwarded}
+        parts = [p for s in stages for p in (s.common, s.rows, s.drawn, s.merged)]
+        kept = {*self.outputs, *(self.news[i] for i in stored)}
+        kept.update(var for part in parts for var in part.receives)
         kept.update(var for made in self.written.values() for var in made.takes)
         kept.update(map(contributed, self.reduced))
-        for stage in stages:
-            for part in (stage.common, stage.rows, stage.drawn, stage.merged):
-                dropped = {new for _, new in part.updates} - kept
-                part.wants = [var for var in part.wants if var not in dropped]
+        for part in parts:
+            dropped = {new for _, new in part.updates} - kept
+            part.wants = [var for var in part.wants if var not in dropped]
         return stored
 
     def _written(self, nodes: Sequence[Apply]) -> dict[int, Written]:
