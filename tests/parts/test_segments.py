@@ -213,15 +213,17 @@ def test_an_interrupt_at_any_point_leaves_no_lock_taken(is_for_one_job, monkeypa
 
 
 def test_after_an_interrupt_memory_is_the_threads_until_it_ends(tmp_path, monkeypatch):
-    """Both waits for the thread are interrupted; it goes on to write."""
+    """Both waits for the second part are interrupted; its thread goes on to write."""
     values = np.arange(40)
     for i in range(4):
         np.save(tmp_path / f"{i}.npy", values[10 * i : 10 * i + 10])
     rows = synk.files.arrays(tmp_path)
     began, goes_on, fill = threading.Event(), threading.Event(), Column.fill
+    readers: set[threading.Thread] = set()
 
     def slow(column, *args):
-        if threading.current_thread() is not threading.main_thread():
+        readers.add(threading.current_thread())
+        if len(readers) == 2:  # the second part's
             began.set()
             assert goes_on.wait(60)
         return fill(column, *args)
@@ -237,11 +239,11 @@ def test_after_an_interrupt_memory_is_the_threads_until_it_ends(tmp_path, monkey
 
     monkeypatch.setattr(Column, "fill", slow)
     with monkeypatch.context() as patch:
-        for name in ("wait", "close"):
-            patch.setattr(JobThread, name, interrupted(getattr(JobThread, name)))
+        patch.setattr(JobThread, "close", interrupted(JobThread.close))
         parts = rows.parts(0, 10)
         next(parts)
         assert began.wait(60)
+        patch.setattr(JobThread, "wait", interrupted(JobThread.wait))
         with pytest.raises(KeyboardInterrupt):
             next(parts)
     assert threads()
