@@ -254,7 +254,7 @@ def test_ranks_need_no_registration_of_a_class_that_they_do_not_know(
     [
         (Misfit()(X, Y, W), r"combines rows by \['sum'\], and is not registered"),
         (Average()(X, W)[0], r"combines rows by \['avg', 'min', 'prod'\]"),
-        (Running(0)(X), r"Running.* is not registered for x as it is here"),
+        (Running(0)(X), r"Running.* is registered to take x with rows along axis 1"),
         (Unregistered()(X), "Unregistered.* is not known to work row by row"),
     ],
 )

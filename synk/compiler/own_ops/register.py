@@ -16,7 +16,6 @@ from ...user_frames import entry
 from ..domain import (
     REPLICATED,
     Partial,
-    Power,
     Refused,
     Replicated,
     Sharded,
@@ -212,13 +211,10 @@ def _of_rows(
     _check_others(way, moved)
     rows = align(moved)
     assert rows is not None
-    powers: list[Power] = []
-    for factor in (moved[i] for i in way.linear):
-        if not isinstance(factor, (Sharded, Replicated)):
-            raise Refused(f"multiplies single rows with {describe(factor)}")
-        powers.append(factor.power)
-    power = times(*powers)
-    return [_result(output, rows, power) for output in way.outputs]
+    factors = [moved[i] for i in way.linear]
+    found = product([replace(rows, power=0), *factors])
+    assert isinstance(found, Sharded)
+    return [_result(output, found) for output in way.outputs]
 
 
 def _check_others(way: Sharding, values: Sequence[Value]) -> None:
@@ -226,17 +222,17 @@ def _check_others(way: Sharding, values: Sequence[Value]) -> None:
     independent([value for i, value in enumerate(values) if i not in way.linear])
 
 
-def _result(output: int | ReduceOp | None, rows: Sharded, power: Power) -> Value:
-    """Return the value of one result; `power` is that of the number of rows."""
+def _result(output: int | ReduceOp | None, rows: Sharded) -> Value:
+    """Return the value of one result; `rows` has its power of the number of rows."""
     if isinstance(output, int):
-        return replace(rows, axis=output, power=power)
+        return replace(rows, axis=output)
     if output is None:
-        if power:
+        if rows.power:
             raise Refused("is registered to give something that is not of the rows")
         return Replicated()
     if output == "avg":  # a sum, divided by the number of rows
-        return fold("sum", replace(rows, power=times(power, -1)))
-    return fold(output, replace(rows, power=power))
+        return fold("sum", replace(rows, power=times(rows.power, -1)))
+    return fold(output, rows)
 
 
 # -- padded rows
@@ -253,9 +249,6 @@ def own_padded(padder: Padder, node: Apply, values: list[Value]) -> Made | None:
 
 
 def _by(way: Sharding, padder: Padder, node: Apply, values: list[Value]) -> Made:
-    for var, axis, value in zip(node.inputs, way.inputs, values, strict=True):
-        if (value.axis if isinstance(value, Sharded) else None) != axis:
-            raise Refused(f"is not registered for {name(var)} as it is here")
     found = _of_rows(way, node.inputs, values)
     inputs = [padder.new[var] for var in node.inputs]
     if any(isinstance(value, Partial) for value in found):
