@@ -75,7 +75,6 @@ class Arrangement:
         self._place = {var: i for i, var in enumerate(spec.arguments)}
         given = spec.bcast_inputs if spec.cut else [*spec.inputs, *spec.bcast_inputs]
         self._order = [self._place[var] for var in given if var in self._place]
-        self._is_as_given = spec.cut is None and self._order == sorted(self._order)
         # Positions of the arguments that only choose rows.
         self.choosing: list[int] = []
         self._shaped: list[int] = []
@@ -108,16 +107,6 @@ class Arrangement:
     def is_of_one_set(self, values: Sequence[Any]) -> bool:
         """Return whether a call selects the same rows of all scattered inputs."""
         return not any(map(_is_batch, values[: len(self._spec.inputs)]))
-
-    def again(
-        self, args: Sequence[Any], batch: Any
-    ) -> tuple[Sequence[Any], Any] | None:
-        """Return `arranged`; None as well if the number of arguments is wrong."""
-        if self._is_as_given:
-            return args, batch
-        if len(args) != len(self._spec.arguments):
-            return None
-        return self.arranged(args, batch)
 
     def arranged(
         self, values: Sequence[Any], batch: Any = None

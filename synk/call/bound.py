@@ -99,7 +99,6 @@ class BoundCall(Bound):
             and type(how.batch) in (*COMPARED, np.ndarray)
             and not (spec.sliceable or spec.parts)
         )
-        self._arguments = len(given.values)
         self._data: list[tuple] = []
         if self.can_repeat:
             self._data = [(value._window(), value.minibatch) for value in data]
@@ -117,7 +116,7 @@ class BoundCall(Bound):
         It can if session, data, number of rows and the ranks' variables are as before.
         """
         variant = self.variant
-        if not SESSION.is_of(self._made_for) or len(args) != self._arguments:
+        if not SESSION.is_of(self._made_for):
             return False
         if self._wants_alone and self.is_alone is not variant.placement.is_replicated:
             return False

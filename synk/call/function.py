@@ -121,9 +121,10 @@ class Function:
         self._before()
         last, self._bound = self._bound, None  # stays None if this call fails
         is_bare = batch_s is output_subset is check is timeout is None and not kwargs
+        is_bare = is_bare and num_slices == 1 and len(args) == len(self._inputs)
         again = None
-        if last is not None and is_bare and num_slices == 1:
-            again = last.variant.arrangement.again(args, batch)
+        if last is not None and is_bare:
+            again = last.variant.arrangement.arranged(args, batch)
         if last is not None and again is not None and last.fits(*again):
             bound, values = last, again[0]
         else:
