@@ -257,49 +257,8 @@ def cumulative(node: Apply, values: list[Value]) -> Value:
 Labels = Sequence[str]
 
 
-def contract(
-    operands: Sequence[Variable],
-    values: Sequence[Value],
-    labels: Sequence[Labels],
-    result: Labels,
-) -> Value:
-    """Return the value of a sum of products, with axes labelled as for ``einsum``.
-
-    The rows' axis must have the same label in all operands. If the result has the
-    label, it is sharded; if not, it is a sum over the rows.
-    """
-    if all(var.type.dtype == "bool" for var in operands):
-        raise Refused("multiplies bools as matrices")
-    values = [unlisted(value) for value in values]
-    found = {
-        names[value.axis]
-        for names, value in zip(labels, values, strict=True)
-        if isinstance(value, Sharded)
-    }
-    if not found:
-        for value in values:
-            if isinstance(value, Partial) and value.op != "sum":
-                raise Refused(f"multiplies {describe(value)} as a matrix")
-        return product(values)
-    if len(found) > 1:
-        raise Refused("pairs every row with every other row")
-    label = found.pop()
-    moved: list[Value] = []
-    for var, names, value in zip(operands, labels, values, strict=True):
-        if isinstance(value, Sharded):
-            value = replace(value, axis=0)
-        elif label in names and var.type.shape[names.index(label)] != 1:
-            raise Refused("multiplies the rows with something of fixed length")
-        moved.append(value)
-    rows = product(moved)
-    assert isinstance(rows, Sharded)
-    if label in result:
-        return replace(rows, axis=result.index(label))
-    return fold("sum", rows)
-
-
 def labels_of(node: Apply) -> tuple[Sequence[Labels], Labels]:
-    """Return the labels of the axes of a product's inputs, and of its first result."""
+    """Return labels, as for ``einsum``, of the axes of a product's inputs and result."""
     op = node.op
     ndims = [var.type.ndim for var in node.inputs]
     if isinstance(op, BatchedDot):
@@ -320,8 +279,40 @@ def labels_of(node: Apply) -> tuple[Sequence[Labels], Labels]:
 
 @table.placement(Dot, BatchedDot, takes_some_rows=True, makes_sizes=True)
 def dot(node: Apply, values: list[Value]) -> Value:
-    """A product of vectors and matrices, or of stacks of matrices."""
-    return contract(node.inputs, values, *labels_of(node))
+    """A product of vectors and matrices, or of stacks of matrices.
+
+    The rows' axis must have the same label in all operands. If the result has the
+    label, it is sharded; if not, it is a sum over the rows.
+    """
+    labels, result = labels_of(node)
+    if all(var.type.dtype == "bool" for var in node.inputs):
+        raise Refused("multiplies bools as matrices")
+    values = [unlisted(value) for value in values]
+    found = {
+        names[value.axis]
+        for names, value in zip(labels, values, strict=True)
+        if isinstance(value, Sharded)
+    }
+    if not found:
+        for value in values:
+            if isinstance(value, Partial) and value.op != "sum":
+                raise Refused(f"multiplies {describe(value)} as a matrix")
+        return product(values)
+    if len(found) > 1:
+        raise Refused("pairs every row with every other row")
+    label = found.pop()
+    moved: list[Value] = []
+    for var, names, value in zip(node.inputs, labels, values, strict=True):
+        if isinstance(value, Sharded):
+            value = replace(value, axis=0)
+        elif label in names and var.type.shape[names.index(label)] != 1:
+            raise Refused("multiplies the rows with something of fixed length")
+        moved.append(value)
+    rows = product(moved)
+    assert isinstance(rows, Sharded)
+    if label in result:
+        return replace(rows, axis=result.index(label))
+    return fold("sum", rows)
 
 
 @table.placement(Blockwise, takes_some_rows=True)
