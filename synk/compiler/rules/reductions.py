@@ -258,7 +258,7 @@ Labels = Sequence[str]
 
 
 def labels_of(node: Apply) -> tuple[Sequence[Labels], Labels]:
-    """Return labels, as for ``einsum``, of the axes of a product's inputs and result."""
+    """Return labels of the axes of a product's inputs and result, as for ``einsum``."""
     op = node.op
     ndims = [var.type.ndim for var in node.inputs]
     if isinstance(op, BatchedDot):
