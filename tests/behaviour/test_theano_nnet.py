@@ -26,7 +26,6 @@ LABELS = np.array([0, 4, 2, 2])
 
 
 def value(graph):
-    """Return what a graph without inputs computes to."""
     return theano.function([], graph, mode=MODE)()
 
 

@@ -37,7 +37,6 @@ D = np.arange(12.0).reshape(3, 4) - 5
 
 
 def value(graph):
-    """Return what a graph without inputs computes to."""
     return theano.function([], graph, mode=MODE)()
 
 
