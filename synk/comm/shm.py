@@ -34,7 +34,7 @@ WAIT, MET, WAKE = range(3)
 """States that `meet` returns: not all came; all came; all came, and some sleep."""
 
 OWN, RANK, SPINS, FIRST = range(4)
-"""Indices into the array of `find_places`; from FIRST on, one for each rank."""
+"""Indices into `SharedMemoryComm.places`; from FIRST on, one for each rank."""
 
 _SLEEPS = ASLEEP - BARRIER
 
@@ -61,10 +61,14 @@ class SharedMemoryComm:
         self._control = control
         self._watch = watch
         self._limit, self._recorder, self.phase = limit, recorder, recorder.phase
-        # The control segment's words, and the indices of the meetings' numbers.
-        self.words, self.places = control.array, find_places(control, rank)
+        # For compiled code: the control segment's words, and the indices of the
+        # meetings' numbers among them.
+        every = [control.rank_word(r, BARRIER) for r in range(control.size)]
+        self._own = every[rank]
+        self.words = control.array
+        self.places = np.array([self._own, rank, control.looks, *every])
         # Slots for a few bytes of values, in two sets that meetings use in turn.
-        self.slots, self._own = control.slots, control.rank_word(rank, BARRIER)
+        self.slots = control.slots
         # The last argument of `fractions`, and its result.
         self.weights: list[float] = []
         self.shares = np.empty(control.size)
@@ -183,12 +187,6 @@ class SharedMemoryComm:
 
 
 # -- meetings, in compiled code
-
-
-def find_places(control: Control, rank: int) -> np.ndarray:
-    """Return indices of meetings' numbers in the control segment, for compiled code."""
-    every = [control.rank_word(r, BARRIER) for r in range(control.size)]
-    return np.array([every[rank], rank, control.looks, *every])
 
 
 @intrinsic

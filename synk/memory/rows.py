@@ -65,13 +65,11 @@ def _take_on_device(array: Any, selection: Selection) -> Any:
 
     if not isinstance(selection, slice):
         return array[selection]
-    if selection.step not in (None, 1):
-        return array[np.arange(len(array))[selection]]
-    start, stop, _ = selection.indices(len(array))
-    if (start, stop) == (0, len(array)):
+    rows = count(selection)
+    if rows == len(array):
         return array
     # JAX compiles this once for each number of rows, not for each start.
-    return lax.dynamic_slice_in_dim(array, start, max(0, stop - start))
+    return lax.dynamic_slice_in_dim(array, selection.start, rows)
 
 
 def take_rows(

@@ -189,16 +189,13 @@ class Confinement:
         if not one_thread and (self.is_wide or self.is_single):
             self._narrow()
         elif one_thread and has_more and not self.is_single:
-            self._compute_with_one()
-
-    def _compute_with_one(self) -> None:
-        # BLAS divides products among several threads, which gives other bits.
-        if not self._knows_blas:  # the BLAS that numba calls may not be loaded yet
-            importlib.import_module("scipy.linalg.cython_blas")
-            self._pools.look_again()
-            self._knows_blas = True
-        self._pools.cap(1)
-        self.is_single = True
+            # BLAS divides products among several threads, which gives other bits.
+            if not self._knows_blas:  # the BLAS that numba calls may not be loaded yet
+                importlib.import_module("scipy.linalg.cython_blas")
+                self._pools.look_again()
+                self._knows_blas = True
+            self._pools.cap(1)
+            self.is_single = True
 
     def release(self) -> None:
         """Undo the confinement: cores, threads, variables and memory as before."""

@@ -85,7 +85,12 @@ class ZygoteSource:
         # one, `note` is called before, with whether it is forked from this process.
         assert self.current is None
         why = why_no_fork()
-        if why is not None and (kept := self._usable()) is not None:
+        if (
+            why is not None
+            and (kept := self._kept) is not None
+            and kept.is_alive
+            and self._user == proc.user()  # it has the privileges of its making
+        ):
             self.current, self._kept = kept, None
             return kept
         self.forget_kept()
@@ -103,14 +108,6 @@ class ZygoteSource:
         """Make a zygote now, and keep it for a later session; see `take`."""
         self.take(threads, note)
         self._kept, self.current = self.current, None
-
-    def _usable(self) -> Zygote | None:
-        """Return the kept zygote, or None if there is none that can fork ranks."""
-        kept = self._kept
-        # Nor if the script has dropped privileges since, which the zygote still has.
-        if kept is None or not kept.is_alive or self._user != proc.user():
-            return None
-        return kept
 
     def _start(self, zygote: Zygote, threads: int, why: str) -> None:
         """Start a new interpreter as `zygote`; print `why` if a person waits for it."""
