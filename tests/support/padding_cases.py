@@ -103,17 +103,17 @@ def convolution(x, y, s, images):
 
 @case
 def recurrence(x, y, s, images):
-    """A loop over time, with rows along the second axis."""
+    """A loop over time, with rows along the second axis, also in the products."""
     w, u = weights(4, 5), weights(5, 5)
 
-    def step(now, state, w, u):
-        return pt.tanh(now @ w + state @ u)
+    def step(now, state, u):
+        return pt.tanh(now + state @ u)
 
     states = pytensor.scan(
         step,
-        sequences=[s.dimshuffle(1, 0, 2)],
+        sequences=[pt.dot(s.dimshuffle(1, 0, 2), w)],
         outputs_info=[pt.zeros((s.shape[0], 5))],
-        non_sequences=[w, u],
+        non_sequences=[u],
         return_updates=False,
     )
     loss = pt.sqr(states[-1]).mean() + states.var()
