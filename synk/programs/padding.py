@@ -21,7 +21,7 @@ from pytensor.graph.basic import Variable
 
 from ..compiler.domain import Refused
 from ..compiler.own_ops.register import register_all
-from ..compiler.padded import CannotPad, Padded, Padder
+from ..compiler.padded import Padded, Padder
 from ..compiler.spec import FunctionSpec
 from ..compiler.stages import Part
 from ..memory.partition import Selection, count
@@ -70,7 +70,7 @@ class Padding:
             self._facts.walk(graph)
             for var in graph:
                 self._facts.padded(var)  # raises if `cut` would not know its rows
-        except (CannotPad, Refused) as error:
+        except Refused as error:
             self.reason = str(error)
 
     def padded_size(self, selections: Sequence[Selection]) -> PaddedSize:

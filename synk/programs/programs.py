@@ -27,6 +27,7 @@ from pytensor.graph.replace import clone_replace
 from pytensor.tensor.random.type import RandomType
 
 from ..compiler.kept import Kept, with_kept
+from ..compiler.padded import CannotPad
 from ..compiler.placement.streams import CommonStream
 from ..compiler.sizes import sizes_from_inputs
 from ..compiler.spec import FunctionSpec
@@ -40,13 +41,7 @@ from ..signals import without_collection
 from ..times.compile_notice import Notice
 from ..times.timing import COMPUTE, ExchangeTimes, Times
 from .blocks import Blocks
-from .padding import (
-    UNPADDED,
-    CannotPad,
-    PaddedSize,
-    Padding,
-    widened,
-)
+from .padding import UNPADDED, PaddedSize, Padding, widened
 
 Subset = tuple[int, ...]
 """Positions of the outputs asked for, ascending."""
@@ -114,7 +109,6 @@ class Programs:
         self._cuts: dict[tuple[CallKind, Subset], Cut] = {}
         self.kept_terms = KeptTerms()
         self.blocks = Blocks(spec)
-        self._in_blocks: dict[Subset, bool] = {}
         # By the id of a part, and whether it is padded.
         self._compiled: dict[tuple[int, bool], Callable] = {}
         self._writers: dict[int, Callable] = {}
@@ -133,14 +127,9 @@ class Programs:
 
     def block(self, subset: Subset, planned: int) -> int:
         """Return `planned`, or 0 if some part with rows cannot run block by block."""
-        if not planned:
+        if not planned or self.is_padded:
             return 0
-        goes = self._in_blocks.get(subset)
-        if goes is None:
-            cut = self.cut("step", subset)
-            goes = not self.is_padded and self.blocks.cover(cut)
-            self._in_blocks[subset] = goes
-        return planned if goes else 0
+        return planned if self.blocks.cover(self.cut("step", subset)) else 0
 
     def takes_part(self, subset: Subset) -> bool:
         """Return whether a rank without rows has anything to compute or reduce."""
