@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..compiler.spec import FunctionSpec
-from ..memory.loading import Prefetcher
+from ..memory.loading import loaded_ahead
 from ..memory.partition import part_lengths, spans
 from ..programs.programs import Subset
 from ..ranks.context import RankContext
@@ -87,8 +87,8 @@ def worker_run(
             stack.enter_context(worker.running())
         through: Iterable[tuple[RankShare, list | None]]
         if has_help and num_slices == 1 and not programs.spec.sliceable:
-            ahead = stack.enter_context(Prefetcher(programs.loader.rows))
-            through = ahead.through(map(share_of, calls))
+            ahead = loaded_ahead(programs.loader.rows, map(share_of, calls))
+            through = stack.enter_context(contextlib.closing(ahead))
         else:
             through = ((share_of(call), None) for call in calls)
         for (share, taken), (_, bounds, *_) in zip(through, calls, strict=True):

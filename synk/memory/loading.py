@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from functools import partial
 from time import perf_counter
 from typing import Any
@@ -58,46 +58,38 @@ class RowLoader:
         return arrived([taker.take_whole(array) for taker, array in pairs])
 
 
-class Prefetcher:
-    """Yields items with their rows, while a thread takes the rows of the next item.
+def loaded_ahead(
+    takers: Sequence[Sequence[RowTaker]], items: Iterable[Any]
+) -> Generator[tuple[Any, list[np.ndarray]], None, None]:
+    """Yield items with their rows, while a thread takes the rows of the next item.
 
-    An item's `task` has `sources`, arrays from which to take rows, and `selections`,
-    the rows of each. The item's `start` is set to the time at which the wait for its
-    rows began. `takers` are two sets of row takers, as in `RowLoader`.
+    The `task` of an item has `sources`, arrays from which to take rows, and
+    `selections`, the rows of each; what was taken is valid until the next item. The
+    item's `start` is set to the time at which the wait for its rows began. `takers` are
+    two sets of row takers, as in `RowLoader`. The thread ends with the generator, which
+    is to be closed.
     """
+    thread = JobThread("synk-rows")
 
-    def __init__(self, takers: Sequence[Sequence[RowTaker]]) -> None:
-        self._thread = JobThread("synk-rows")
-        self._takers = takers
+    def complete(item: Any) -> tuple[Any, list[np.ndarray]]:
+        item.start = perf_counter()
+        return item, arrived(thread.wait())
 
-    def __enter__(self) -> Prefetcher:
-        """Return itself."""
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Wait for the thread to end."""
-        self._thread.close()
-
-    def through(self, items: Iterable[Any]) -> Iterator[tuple[Any, list[np.ndarray]]]:
-        """Yield every item with its rows, which are valid until the next one."""
+    try:
         turn, waiting = 0, None
         for item in items:
-            before = None
-            if waiting is not None:
-                before = self._arrived(waiting)
+            before = None if waiting is None else complete(waiting)
             # Into the set of the item before last, whose rows are not used any more.
-            which = item.task.sources, item.task.selections
-            self._thread.begin(take_rows, self._takers[turn], *which)
+            task = item.task
+            thread.begin(take_rows, takers[turn], task.sources, task.selections)
             turn = 1 - turn
             if before is not None:
                 yield before
             waiting = item
         if waiting is not None:
-            yield self._arrived(waiting)
-
-    def _arrived(self, item: Any) -> tuple[Any, list[np.ndarray]]:
-        item.start = perf_counter()
-        return item, arrived(self._thread.wait())
+            yield complete(waiting)
+    finally:
+        thread.close()
 
 
 class JobThread:
