@@ -17,7 +17,6 @@ from typing import Any
 
 import pytensor.tensor as pt
 from pytensor.graph.basic import Apply, Variable
-from pytensor.graph.traversal import io_toposort
 
 from ..errors import SplitError
 from ..ops import AllGather, AllReduce, AllRows, OwnRows
@@ -40,12 +39,15 @@ def has_marks(nodes: Collection[Apply]) -> bool:
 class AsWritten:
     """Puts collectives in the place of marks, in graphs of one function.
 
+    A mark that several of the graphs share becomes one collective.
+
     `rows` are the function's inputs with rows. `asserted` has values of new variables
     that no rule can tell.
     """
 
     def __init__(self, rows: Mapping[Variable, Value], call: CallVariables) -> None:
         self._rows, self._call = rows, call
+        self._seen: set[Apply] = set()
         self._new: dict[Variable, Variable] = {}
         self.asserted: dict[Variable, Value] = {}
 
@@ -55,8 +57,15 @@ class AsWritten:
         Raises `SplitError` if a gathered value is not shown to have a rank's number of
         rows, or if a mark is in a graph within an Op, where ranks cannot meet.
         """
-        for node in io_toposort([], list(graph)):
-            self._visit(node)
+        todo = [(var.owner, False) for var in graph if var.owner]
+        while todo:
+            node, is_ready = todo.pop()
+            if is_ready:
+                self._visit(node)
+            elif node not in self._seen:
+                self._seen.add(node)
+                todo.append((node, True))
+                todo += [(var.owner, False) for var in node.inputs if var.owner]
         return [self._new.get(var, var) for var in graph]
 
     def _visit(self, node: Apply) -> None:
