@@ -24,15 +24,7 @@ import cloudpickle
 from ..errors import Aborted
 from ..memory.descriptors import opened
 from ..memory.segment import Segment
-from .control import (
-    COMMAND,
-    LENGTH,
-    MESSAGE_ROOM,
-    REPLY,
-    REPLY_LENGTH,
-    REPLY_ROOM,
-    Control,
-)
+from .control import COMMAND, LENGTH, REPLY, REPLY_LENGTH, Control
 from .failure import Failure
 from .forks import flush_streams
 from .recorder import REPLYING, RUNNING
@@ -77,8 +69,10 @@ class MasterChannel:
             name = work.__module__, work.__name__
             data = dumps((name, args, notices))
             # No rank reads the room meanwhile: all have replied to the last command,
-            # and read again only when the command number has changed.
-            words[LENGTH] = length = self._place(data)
+            # and read again only when the command number has changed. A large message
+            # is dropped by `join`, when all ranks have replied, and so have read it.
+            length, self._large = _placed(control.message, data)
+            words[LENGTH] = length
             last = (work, args) if length <= KEPT and not notices else None
         self._pending = list(range(1, control.size))
         # The next line starts the command. `_pending` is set before: after an interrupt
@@ -89,19 +83,6 @@ class MasterChannel:
         # an interrupt comes between two posts, `post_again` posts all once more.
         for rank in self._pending:
             control.launched[rank].post()
-
-    def _place(self, data: bytes) -> int:
-        """Write a message to the room or a new segment; return the word LENGTH."""
-        if len(data) <= MESSAGE_ROOM:
-            self._control.message[: len(data)] = data
-            return len(data)
-        # `join` drops the segment when all ranks have replied, and so have read it. One
-        # that an interrupt leaves here is replaced by the next.
-        self._large = Segment(len(data))
-        self._large.memory()[: len(data)] = data
-        place = pickle.dumps(self._large.place)
-        self._control.message[: len(place)] = place
-        return len(data) + IN_SEGMENT
 
     def join(self) -> list[Any]:
         """Wait for all ranks and return their replies, in the order of ranks."""
@@ -210,16 +191,8 @@ class WorkerChannel:
         """
         control, rank = self._control, self._rank
         data = dumps(value)
-        length = len(data)
-        if length <= REPLY_ROOM:
-            control.replies[rank][:length] = data
-        else:
-            # Kept until the next command: the master may read it later.
-            self._large = Segment(length)
-            self._large.memory()[:length] = data
-            place = pickle.dumps(self._large.place)
-            control.replies[rank][: len(place)] = place
-            length += IN_SEGMENT
+        # A large one is kept until the next command, as the master may read it later.
+        length, self._large = _placed(control.replies[rank], data)
         # REPLY comes last: as soon as the master sees the number there, it reads the
         # length and the room. x86-64 keeps stores in order; other processors may not.
         control.words[control.rank_word(rank, REPLY_LENGTH)] = length
@@ -307,6 +280,18 @@ def dumps(
 def find(module: str, name: str) -> Callable:
     """Return the function `name` of a `module`, which a command names."""
     return getattr(importlib.import_module(module), name)
+
+
+def _placed(room: memoryview, data: bytes) -> tuple[int, Segment | None]:
+    """Write bytes to a room or to a new segment; return their length for `_fetch`."""
+    if len(data) <= len(room):
+        room[: len(data)] = data
+        return len(data), None
+    segment = Segment(len(data))
+    segment.memory()[: len(data)] = data
+    place = pickle.dumps(segment.place)
+    room[: len(place)] = place
+    return len(data) + IN_SEGMENT, segment
 
 
 def _fetch(room: memoryview, length: int) -> bytes:
