@@ -88,14 +88,6 @@ class KeyedBuffers(Generic[Buffer]):
             self._attachments.forget(buffer.shared.key)
 
 
-def small_for(size: int) -> int:
-    """Return up to how many bytes of values `size` ranks use a `SmallBuffer`."""
-    # See `small`. To divide the work takes 6 us more, in which a rank reads some 64 KiB
-    # of others' values (docs/performance.rst, "Beside its peers"). This is half of it,
-    # for safety.
-    return max(1 << 11, (1 << 15) // max(1, size - 1))
-
-
 Kind = tuple[str, tuple[int, ...]]
 """Dtype and shape of a value."""
 
@@ -136,7 +128,11 @@ class FlatLayout:
 
     def is_small(self, size: int) -> bool:
         """Return whether a `SmallBuffer` is to reduce the values of `size` ranks."""
-        return 0 < self.nbytes <= small_for(size) and all(
+        # See `small`. To divide the work takes 6 us more, in which a rank reads some
+        # 64 KiB of others' values (docs/performance.rst, "Beside its peers"). This is
+        # half of it, for safety.
+        most = max(1 << 11, (1 << 15) // max(1, size - 1))
+        return 0 < self.nbytes <= most and all(
             run.dtype != "|b1" and is_direct(run.op, np.dtype(run.dtype))
             for run in self.runs
         )

@@ -83,12 +83,6 @@ class TreeBuffer:
         )
         self._part = slots[..., start:stop], averages, products, self._total[start:stop]
 
-    def _fits(self, columns: Columns) -> bool:
-        """Return whether a rank's columns are those of this buffer."""
-        if columns is not self._known and columns.each == self._columns.each:
-            self._known = columns
-        return columns is self._known
-
     def reduce(
         self,
         comm: SharedMemoryComm,
@@ -98,8 +92,10 @@ class TreeBuffer:
     ) -> list[np.ndarray] | None:
         """Combine subtrees; return None, on all ranks, if any rank's do not fit."""
         entries = self._none if given is None else given.entries
-        fits = cut.most <= self._slots.shape[2]
-        if not fits or not (given is None or self._fits(given.columns)):
+        columns = self._known if given is None else given.columns
+        if columns is not self._known and columns.each == self._columns.each:
+            self._known = columns
+        if columns is not self._known or cut.most > self._slots.shape[2]:
             comm.agree(-1)  # the same meeting as the others', which see the word
             times.spent(WAIT)
             return None
