@@ -25,7 +25,7 @@ import numpy as np
 from .cuda import CudaCopier, CudaWriting, Piece
 from .mapping import Mapping, address, mapping_of
 from .partition import Selection, count
-from .rows import RowTaker
+from .rows import RowTaker, gather
 
 WORTHWHILE = 1 << 18
 """Bytes from which on JAX waits for the copy, in place of the host. For fewer bytes,
@@ -294,7 +294,7 @@ class DeviceTaker(RowTaker):
             if isinstance(selection, slice):
                 piece[...] = array[start : start + rows]
             else:
-                np.take(array, selection[start : start + rows], 0, piece, "clip")
+                gather(array, selection[start : start + rows], piece)
             return start * width, piece.nbytes
 
         source, starts = address(room), range(0, len(room), rows)

@@ -22,7 +22,7 @@ from synk.memory import descriptors, limits
 from synk.memory.loading import JobThread
 from synk.memory.mapping import address
 from synk.memory.partition import cuts, part, select
-from synk.memory.rows import RowTaker
+from synk.memory.rows import RowTaker, gather
 from synk.memory.segment import CHECK_FROM, Attachments, Segment, layout
 
 
@@ -99,6 +99,21 @@ def test_the_rows_of_more_than_two_to_the_31_are_cut_and_selected_exactly():
     np.testing.assert_array_equal(last, [BIG - 1, 2**31])
     assert layout([BIG, BIG, 1]) == ([0, BIG, 2 * BIG], 2 * BIG + 64)
     assert layout([1, 64, 65, 0, 7]) == ([0, 64, 128, 256, 256], 320)  # cache lines
+
+
+# -- rows by their numbers -------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "float32", "complex128", "S7", "bool"])
+@pytest.mark.parametrize("shape", [(1,), (5,), (1025,), (3000,), (20, 17), (4, 5, 6)])
+def test_gathered_rows_are_those_of_take(dtype, shape):
+    random = np.random.default_rng(shape)
+    array = random.integers(0, 100, (40, *shape)).astype(dtype)
+    for count in (0, 1, 3, 40, 90):
+        rows = random.integers(0, 40, count)
+        out = np.empty((count, *shape), dtype)
+        assert gather(array, rows, out) is out
+        np.testing.assert_array_equal(out, np.take(array, rows, axis=0))
 
 
 # -- pages that machine code is to read ------------------------------------------------
