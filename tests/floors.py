@@ -20,7 +20,7 @@ SYNK = TESTS.parent / "synk"
 DOCS = TESTS.parent / "docs"
 FLOORS = ("behaviour", "parts", "whole")
 
-MOST_FILES, MOST_LINES, MOST_PATCHING = 201, 48_569, 8
+MOST_FILES, MOST_LINES, MOST_PATCHING = 201, 48_562, 8
 """What is not to grow: these numbers only come down."""
 
 PUBLIC = {"synk"} | {

@@ -291,7 +291,6 @@ def test_factors_that_are_views_keep_what_is_known_of_their_shapes():
 
 @in_a_child
 def test_precisions_of_32_bits_are_arguments_of_the_product_and_stay_with_it(tmp_path):
-    """Also when a function is traced anew, after others."""
     x, w = pt.fmatrix("x"), pt.fmatrix("w")
     product = x @ w + x[0].sum()
     words = {None: None, "float32": "HIGHEST", "tensorfloat32": "HIGH"}
@@ -411,7 +410,6 @@ def test_networks_learn_in_16_bits_on_ranks_what_they_learn_in_32():
 
 @in_a_child
 def test_a_mistake_is_seen_beside_the_rounding_of_16_bits():
-    """A sum in place of an average."""
     x, w = pt.fmatrix("x"), pytensor.shared(START[0], "w")
     gradient = pytensor.grad(pt.tanh(x @ w).mean(), w)
     wrong = {w: w - synk.ops.all_reduce(gradient, "sum")}

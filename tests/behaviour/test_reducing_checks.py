@@ -174,7 +174,6 @@ def test_rounding_errors_pass_and_larger_mistakes_are_reported(two_ranks, dtype)
 
 
 def test_what_cancels_passes_where_all_that_goes_into_it_is_whole(two_ranks):
-    """As a sum of cubes around the means of whole columns; a mistake does not."""
     rows = pt.matrix("rows")
     normalised = (rows - rows.mean(axis=0)) / pt.sqrt(rows.var(axis=0) + 1e-4)
     total = (normalised**3).sum()

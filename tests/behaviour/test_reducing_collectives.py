@@ -101,6 +101,12 @@ def test_a_loss_of_pairs_repeats_no_work_and_meets_twice():
         synk.function([X, Y], plain, mode=PY)
 
 
+def test_rows_that_several_reductions_read_are_gathered_once():
+    rows = all_gather(B) ** 2
+    sums = synk.ops.all_reduce([rows.sum() * A.sum(), (A @ rows.T).sum()], "sum")
+    assert levels(synk.function([X, Y], sums, mode=PY))[0] == ["gather"]
+
+
 WRITTEN = {
     "mean": (contrastive(A, B, all_gather(B)).mean(), "avg"),
     "sum": (contrastive(A, B, all_gather(B)).sum(), "sum"),
@@ -319,7 +325,6 @@ def test_large_values_are_reduced_where_they_lie(ranks, op):
 
 @three_ranks
 def test_reductions_of_several_types_ops_and_shapes_share_a_call(ranks):
-    """Large ones, and of transposed values, among them."""
     x = pt.matrix("x")
     values = [
         ((x[:, :, None] * x[:, None, :]).sum(axis=0).T, "sum"),

@@ -270,7 +270,6 @@ def test_one_stream_serves_rows_and_what_is_for_all(ranks):
 
 
 def test_check_serial_takes_functions_whose_draws_are_the_serial_ones(two_ranks):
-    """Others are refused, and draw nothing."""
     f, _ = made(noise_on_parameters, synk.function)
     g, (stream, _) = made(row_and_common, synk.function, streams="own")
     before, values = stream.get_value().bit_generator.state, rows_of(7)

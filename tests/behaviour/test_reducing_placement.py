@@ -179,7 +179,6 @@ def test_gradients_through_a_users_all_reduce_are_right(ranks):
 
 
 def test_what_cannot_be_had_is_refused_on_several_ranks():
-    """As rows of a sliceable variable, of which no rank knows where they stand."""
     rows = pytensor.shared(np.array([3.0, 1, 2]), "rows")
     outputs, options = [pt.sort(rows), X.sum()], {"sliceable_shareds": [rows]}
     f = synk.function([X], outputs, mode=PY, **options)

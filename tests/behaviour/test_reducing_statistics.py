@@ -65,7 +65,6 @@ def test_a_variance_meets_once_and_loses_no_digits(two_ranks):
 
 
 def test_what_is_linear_in_a_whole_value_does_not_wait_for_it(two_ranks):
-    """Nor do squares about anything whole, as the median of the means of columns."""
     middle, size = pt.sort(X.mean(axis=0))[1], pt.sqrt(pt.sqr(X).sum(axis=0))
     squares = [pt.sqr(X - middle).sum(axis=0), ((middle - X) ** 2).mean(axis=0)]
     # Squared, so that the sums are needed whole.
@@ -222,7 +221,6 @@ def test_only_what_is_marked_is_the_ranks_own(two_ranks):
 
 
 def test_what_does_not_meet_rows_again_is_of_all_rows(two_ranks):
-    """Also of a statistic that does, elsewhere."""
     rows = unlike(5)
     squares = pt.sqr(X).mean(axis=0)
     total = pt.log(pt.exp(X).sum()) + GAMMA.sum()

@@ -377,7 +377,6 @@ def test_of_least_squares_it_is_that_of_numpy(ranks):
 
 @pytest.mark.parametrize("rule", [None, TURNS, GOSSIP], ids=repr)
 def test_a_fold_has_the_very_bits_of_a_training_by_itself(rule, two_ranks):
-    """Velocities, random streams and rates begin anew; also on rows that are cut."""
     expected = []
     for fold in FOLDS:
         made = Made(rule)

@@ -91,7 +91,6 @@ def test_without_steps_and_from_equal_starts_nothing_moves(name, order):
 def test_a_simulation_is_repeated_bit_by_bit_and_finds_what_all_are_drawn_to(
     name, order
 ):
-    """In float32 all stays of that dtype, too."""
     target = np.float32(2)
 
     def step(w, rank, k):

@@ -383,7 +383,6 @@ class Pieces:
 
 @on_three_ranks
 def test_staleness_is_bounded_where_it_is_to_be(ranks):
-    """From launch to launch, too."""
     step, params = local()
     rule = Downpour(1, learning_rate=0.1, max_staleness=2, order="free")
     trainer = synk.Trainer(step, params, rule)

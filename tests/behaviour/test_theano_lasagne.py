@@ -190,7 +190,6 @@ def test_noise_layers():
 
 @pytest.mark.parametrize("name", ["dnn", "corrmm", "cuda_convnet"])
 def test_layers_for_gpus_are_missing(name):
-    """As in a Theano without a GPU: scripts import them within `except ImportError`."""
     with pytest.raises(ImportError, match=r"GPU|dnn not available|pylearn2"):
         importlib.import_module(f"lasagne.layers.{name}")
 
@@ -420,7 +419,6 @@ def test_rules_have_the_serial_numbers_on_ranks_in_jax_mode():
 
 @pytest.mark.filterwarnings("ignore:Setting default_update")
 def test_running_averages_by_default_updates_of_clones(two_ranks):
-    """As batch normalisation in Lasagne 0.2 has them."""
     x = T.matrix("x")
 
     def made(function, **options):

@@ -403,8 +403,6 @@ def test_a_streams_generator_can_be_seeded_and_set_back(kind):
 
 @BOTH
 def test_streams_can_be_copied(kind):
-    """By ``rstate`` those to come, by ``state_updates`` those that are there."""
-
     def made(seed):
         streams = kind(seed)
         return streams, theano.function([], streams.normal((3,)), mode=MODE)

@@ -546,7 +546,6 @@ def test_a_small_file_does_not_become_huge(tmp_path):
 
 
 def test_permissions_are_those_of_the_umask_or_of_the_file_before(checkpoint):
-    """And a link stays a link."""
     w, link = shared(np.ones(2), "w"), checkpoint.parent / f"link{checkpoint.suffix}"
     link.symlink_to(checkpoint)
     for mask in (0o022, 0o077, 0o002):

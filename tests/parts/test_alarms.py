@@ -120,7 +120,6 @@ X = pt.matrix("x")
 
 
 def test_what_is_padded_or_measured_is_placed():
-    """A padded form, or lengths, of an Op whose placement was left out."""
     for cls in table.known_classes():
         assert table._with_bases(cls).placement, cls
 

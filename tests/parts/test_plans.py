@@ -263,8 +263,6 @@ def test_an_engine_that_does_not_know_an_op_is_left_for_another():
 def test_chains_are_laid_on_groups_of_ranks(
     tasks, at_most, ranks, cores, meets, expected
 ):
-    """By Amdahl's law, of a call of 1 s that is divided, and meetings."""
-
     def seconds(ranks, _):
         return None if meets is None else 1 / ranks + (meets if ranks > 1 else 0)
 

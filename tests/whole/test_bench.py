@@ -237,7 +237,6 @@ def clocked(module, values: dict[str, object]) -> Family:
 def test_one_peer_works_at_a_time_and_others_begin_in_other_rounds(
     module, tmp_path, monkeypatch, capsys
 ):
-    """One whose result is wrong has no turn, and is told of."""
     turns = tmp_path / "turns"
     monkeypatch.setenv("TURNS", str(turns))
     family = clocked(module, {"first": 1, "wrong": 2, "second": 1, "third": 1})
@@ -279,7 +278,6 @@ CACHING = """
 def test_a_first_process_finds_nothing_on_disk_and_the_next_what_it_left(
     module, monkeypatch
 ):
-    """A peer counts its processes on disk."""
     spec = Spec(module("caching", CACHING), caches=("MY_CACHE",))
     monkeypatch.setenv("PYTENSOR_FLAGS", "mode=FAST_COMPILE")
     entry = Entry("one", "p", run="run {}")

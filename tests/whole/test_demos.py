@@ -203,7 +203,6 @@ def bits(output: str) -> float:
 
 
 def test_ranks_end_at_the_bits_of_the_serial_run(here):
-    """Which reports, draws and writes."""
     # Clipping at 0.01 changes nearly every gradient: see the demo's first lines.
     options = *LETTERS, "--clip", 0.01, "--norm", 0.5, "--rate", 0.02
     options += "--batch-size", 22

@@ -110,7 +110,6 @@ def test_the_newest_section_of_the_changes_is_this_version():
 
 
 def test_files_that_pages_name_exist():
-    """Of the package or its tests in the design notes, of the repository elsewhere."""
     missing = []
     for page in PAGES:
         for name in set(re.findall(r"[\w/]+\.py\b", page.read_text())):

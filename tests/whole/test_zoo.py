@@ -137,7 +137,6 @@ def test_exact_steps_on_two_ranks_are_those_of_plain_pytensor(
 @pytest.mark.slow
 @pytest.mark.parametrize("model", ["resnet50", "lsgan"])
 def test_rules_train_networks_with_running_averages_and_two_at_once(zoo, model):
-    """To a rule others are as these: parameters, and what else a step updates."""
     args = arguments(zoo, model, "--rule", "local", "--every", 2)
     with synk.session(2):
         training = zoo.Training(args, zoo.open_data(args))

@@ -99,7 +99,6 @@ def by_two_ranks(model):
 
 
 def test_data_that_are_set_between_are_seen():
-    """At the same point there is another density then."""
     with pm.Model() as model:
         seen = pm.Data("seen", Y)
         pm.Normal("y", pm.Normal("m", 0, 100), 1, observed=seen)

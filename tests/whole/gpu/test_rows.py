@@ -72,7 +72,6 @@ def watched(monkeypatch):
 
 @in_a_child
 def test_functions_read_rows_that_have_arrived(monkeypatch):
-    """Large ones, in calls one after the other and in a run, with no warning."""
     monkeypatch.undo()
     x = pt.fmatrix("x")
     rows = np.repeat(np.arange(8, dtype="float32"), 16)[:, None] * np.ones(1 << 16, "f")

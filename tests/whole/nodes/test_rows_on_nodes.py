@@ -250,7 +250,6 @@ print("done")
 
 
 def test_a_node_is_sent_its_own_rows_and_those_that_stay_once(tmp_path):
-    """Whatever is interrupted."""
     status, out, error = run(IMPORTS + STOPS + SENT, tmp_path, 3, mpi=APART)
     assert out.split() == ["done"], out + error
     assert status == 0

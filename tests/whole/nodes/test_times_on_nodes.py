@@ -211,7 +211,6 @@ def test_clocks_of_nodes_are_compared_when_the_trace_begins_and_ends(trace):
 
 
 def test_ranks_of_different_nodes_meet_at_one_time(trace):
-    """Up to the error that is told."""
     found = trace.of(0, "Function call")
     calls = [call for call in found if call["args"]["function"] == "train"]
     assert len(calls) == 4
