@@ -20,7 +20,6 @@ from test_proof import SPLITS, wrongs
 import synk
 from synk.compiler import domain, table
 from synk.compiler.domain import (
-    Partial,
     Replicated,
     Sharded,
     Unknown,
@@ -66,10 +65,10 @@ def in_one_layout(values):
     return rows or first_rows(values)
 
 
-def not_summed(*args, right=reductions.contract):
-    """Take a sum over the rows for a value of each."""
-    found = right(*args)
-    return Sharded(0, found.power) if isinstance(found, Partial) else found
+def not_summed(node, right=reductions.labels_of):
+    """Take a product's sum over the rows for a value of each."""
+    labels, result = right(node)
+    return labels, [labels[-1][0], *result[1:]] if result else result
 
 
 def same_direction(self, other):
@@ -83,7 +82,7 @@ RULES = [
     (domain, "negated", lambda value: value, "rows"),
     (elementwise, "inverse", domain.unlisted, "rows"),
     (index.Index, "is_all", lambda *args: True, "rows"),
-    (reductions, "contract", not_summed, "rows"),
+    (reductions, "labels_of", not_summed, "rows"),
     (shapes, "_blocks", lambda *args: domain.IN_ORDER, "loops"),
     (domain, "align", in_one_layout, "loops"),
     (inner, "_for_each", lambda *args: Sharded(0, 0, "n", None), "loops"),

@@ -206,6 +206,7 @@ __version__ = pkg_resources.get_distribution("Lasagne").version
 del pkg_resources
 """
 INSTALLED = """
+import warnings
 warnings.warn("pkg_resources is deprecated as an API.", UserWarning, 2)
 class get_distribution:
     version = "the real one"

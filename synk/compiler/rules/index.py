@@ -205,10 +205,7 @@ class Index:
         value = self.value(self.entries[rows.axis])
         if not isinstance(value, Position):
             raise Refused("takes some of the rows, or another order of them")
-        are_all = rows.length == value.length == "n" or (
-            rows.length != "?" and value.count == size(self.array, rows.axis)
-        )
-        if not are_all:
+        if not _takes_all(value, rows, size(self.array, rows.axis)):
             raise Refused(
                 "may take some of the rows only; p[arange(p.shape[0]), y] takes all of"
                 " p"
@@ -230,6 +227,13 @@ class Index:
         """Raise if row numbers index an array without rows."""
         if self._numbers():
             raise Refused(f"takes as an index {describe(Position())}")
+
+
+def _takes_all(numbers: Position, rows: Sharded, whole: Length) -> bool:
+    """Return whether there are as many numbers as entries along the rows' axis."""
+    if rows.length == numbers.length == "n":
+        return True
+    return rows.length != "?" and numbers.count == whole
 
 
 def _reversed(rows: Sharded) -> Sharded:
