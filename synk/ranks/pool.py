@@ -53,6 +53,7 @@ class Pool:
         # from its beginning.
         self.notices: list[Dropped] = []
         self.groups: tuple = ()  # made by `groups.groups`
+        self.replied = 0.0  # when all had replied to the last command, by monotonic()
 
     def join_nodes(self, ranks: list[int], node: int) -> None:
         """Set rank and size among several nodes: node i has ``ranks[i]`` ranks."""

@@ -22,6 +22,7 @@ import signal
 import threading
 from collections.abc import Callable, Sequence
 from functools import partial
+from time import monotonic
 from typing import Any, NamedTuple
 
 from ..errors import Aborted, Expired, RankTimeout, StateError, SynkError, WorkerDied
@@ -33,6 +34,9 @@ from . import deaths
 from .context import Dropped, RankContext, name_of
 from .lifetime import CLOSED, Lifetime
 from .to_nodes import for_nodes
+
+RECENTLY = 1e-3
+"""Seconds after replies in which the master does not check that ranks are alive."""
 
 
 class Outcome(NamedTuple):
@@ -90,6 +94,7 @@ class Session(Lifetime):
         del pool.notices[: len(notices)]
         if failures:
             raise as_one(failures, self.size)
+        pool.replied = monotonic()
         return [made.result, *made.replies]
 
     def run_command(
@@ -101,12 +106,15 @@ class Session(Lifetime):
         label: str | None = None,
     ) -> Outcome:
         """Run a command on this node's ranks, and on node 0 also on all others."""
-        context = self.context
+        pool, context = self.pool, self.context
         try:
             # From here on `check_running` raises, with a message for other threads, and
             # another for code in this one, such as an Op or a signal handler.
             self._in_command = threading.get_ident()
-            self.watch()  # a rank may have died since its last reply
+            # A rank may have died since its last reply. Within `RECENTLY` after that
+            # nobody checks, and the wait for the rank finds the death.
+            if monotonic() > pool.replied + RECENTLY:
+                self.watch()
             context.activity = ""
             if notices:
                 context.forget(notices)
