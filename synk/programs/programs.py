@@ -109,6 +109,8 @@ class Programs:
         self._cuts: dict[tuple[CallKind, Subset], Cut] = {}
         self.kept_terms = KeptTerms()
         self.blocks = Blocks(spec)
+        # Whether all parts with rows run in blocks; looked up in each call of rank 0.
+        self._in_blocks: dict[Subset, bool] = {}
         # By the id of a part, and whether it is padded.
         self._compiled: dict[tuple[int, bool], Callable] = {}
         self._writers: dict[int, Callable] = {}
@@ -127,9 +129,14 @@ class Programs:
 
     def block(self, subset: Subset, planned: int) -> int:
         """Return `planned`, or 0 if some part with rows cannot run block by block."""
-        if not planned or self.is_padded:
+        if not planned:
             return 0
-        return planned if self.blocks.cover(self.cut("step", subset)) else 0
+        goes = self._in_blocks.get(subset)
+        if goes is None:
+            cut = self.cut("step", subset)
+            goes = not self.is_padded and self.blocks.cover(cut)
+            self._in_blocks[subset] = goes
+        return planned if goes else 0
 
     def takes_part(self, subset: Subset) -> bool:
         """Return whether a rank without rows has anything to compute or reduce."""
