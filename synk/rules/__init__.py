@@ -1,22 +1,18 @@
 """Training rules: workers train by themselves, and exchange parameters now and then.
 
-Each rule has the notation of its paper. :func:`simulate` trains virtual workers by a
-rule.
+Each rule is a file, with the notation of its paper. :func:`simulate` trains virtual
+workers by a rule.
 """
 
+from .averaging import LocalSGD, ParameterAveraging
+from .diloco import DiLoCo
+from .downpour import ASGD, Downpour
+from .easgd import EASGD
+from .gem import GEM
 from .gossip import Gossip
 from .predict import Costs, Prediction, predict
 from .rule import Group, Rule
 from .simulate import Exchange, Simulation, random_turns, simulate
-from .with_centre import (
-    ASGD,
-    EASGD,
-    GEM,
-    DiLoCo,
-    Downpour,
-    LocalSGD,
-    ParameterAveraging,
-)
 
 __all__ = [
     "ASGD",
