@@ -287,13 +287,16 @@ class GOSGD(ModelRule):
 
 def places_of(devices: Sequence[str]) -> tuple[int, Any]:
     """Return the number of ranks, and `fork`'s devices, for Theano's names of them."""
-    is_list = not isinstance(devices, str) and len(devices) > 0
-    if not is_list or not all(isinstance(name, str) for name in devices):
+    if isinstance(devices, str) or not all(isinstance(name, str) for name in devices):
         raise TypeError(
             f"devices must be a list of names, as ['cpu0', 'cpu1'], got {devices!r}"
         )
+    if not devices:
+        raise ValueError("devices is empty: it has a name for each worker")
     kinds, numbers = set(), []
     for name in devices:
+        if ":" in name:
+            raise ValueError(f"{name!r} names a host, and ranks run on one machine")
         found = re.fullmatch(r"(cpu|cuda|gpu)(\d*)", name)
         if found is None:
             raise ValueError(f"a device is cpu0, cuda0 and the like, got {name!r}")
