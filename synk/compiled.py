@@ -1,5 +1,8 @@
 """`compile_kernel`: numba for synk's own loops, loaded quickly from numba's cache.
 
+Ranks need the same loop at once. What is not in the cache, one process makes, and the
+others of its machine wait and load it.
+
 In each process, numba takes 0.25 s and 30 MB to register all that it can compile, even
 to load code from its cache, which does not need that. `_Cache` leaves it out, by
 private methods of numba 0.65. If numba does not have them, its own cache is used;
@@ -8,10 +11,14 @@ private methods of numba 0.65. If numba does not have them, its own cache is use
 
 from __future__ import annotations
 
+import fcntl
 import os
 import sys
+import time
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from .signals import with_signals_held_back
@@ -39,12 +46,56 @@ from numba.extending import intrinsic
 class _Cache(FunctionCache):
     """Numba's cache of a function, which loads without registering all of numba."""
 
+    def __init__(self, function: Callable) -> None:
+        super().__init__(function)
+        name = f"{function.__module__}.{function.__qualname__}.lock"
+        self._lock = Path(self.cache_path, name)
+        self._locked: int | None = None
+
     def load_overload(self, sig: Any, target_context: Any) -> Any:
-        """Return the code for a signature from the cache; None if there is none."""
+        """Return the code for a signature from the cache; None to make it.
+
+        None is returned to one process at a time, which has the lock until `unlock`.
+        """
         rtsys.initialize(target_context)  # the code calls numba's runtime
         with self._guard_against_spurious_io_errors():
-            return self._load_overload(sig, target_context)
+            found = self._load_overload(sig, target_context)
+            if found is None and self._locked is None:
+                self._locked = _lock(self._lock)
+                found = self._load_overload(sig, target_context)
+            return found
         return None
+
+    def unlock(self) -> None:
+        """Let other processes load or make code, if this one has the lock."""
+        if self._locked is not None:
+            with suppress(OSError):  # a process forked meanwhile has it open, too
+                fcntl.flock(self._locked, fcntl.LOCK_UN)
+            os.close(self._locked)
+            self._locked = None
+
+
+_PATIENCE = 30.0
+"""Seconds to wait for another's code: that process may have been stopped meanwhile."""
+
+
+def _lock(path: Path) -> int | None:
+    """Return a descriptor of a locked file; None if it cannot be locked."""
+    try:
+        file = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+    except OSError:
+        return None
+    end = time.monotonic() + _PATIENCE
+    while time.monotonic() < end:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return file
+        except BlockingIOError:
+            time.sleep(0.005)
+        except OSError:  # a file system without locks
+            break
+    os.close(file)
+    return None
 
 
 _is_known = hasattr(FunctionCache, "_load_overload")
@@ -53,22 +104,30 @@ _is_known = hasattr(FunctionCache, "_load_overload")
 def compile_kernel(function: Callable) -> Callable:
     """Return a function for numba to compile, with a cache on disk if possible."""
     made: Any = numba.njit(nogil=True, error_model="numpy")(function)
-    try:
+    with suppress(RuntimeError):  # the package and the home directory are read-only
         made._cache = (_Cache if _is_known else FunctionCache)(function)
-    except RuntimeError:  # neither the package nor the home directory can be written
-        pass
-    made.compile = partial(_without_interrupts, made.compile)
+    made.compile = partial(_without_interrupts, made, made.compile)
     return made
 
 
-def _without_interrupts(compile_for: Callable[[Any], Any], sig: Any) -> Any:
+def _without_interrupts(
+    kernel: Any, compile_for: Callable[[Any], Any], sig: Any
+) -> Any:
     """Load or compile a kernel; signal handlers run when that is done.
 
     An exception from a handler would break numba and LLVM in this process: they could
     compile nothing more, or would free memory twice.
     """
     made: list[Any] = []
-    with_signals_held_back(lambda: made.append(compile_for(sig)))
+
+    def compile_unlocking() -> None:
+        try:
+            made.append(compile_for(sig))
+        finally:
+            if isinstance(kernel._cache, _Cache):
+                kernel._cache.unlock()
+
+    with_signals_held_back(compile_unlocking)
     return made[0]
 
 

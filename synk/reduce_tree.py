@@ -271,6 +271,12 @@ def push(entries, levels, top, number, products):
 
 
 @compile_kernel
+def _copy(source, target):
+    for j in range(source.size):
+        target[j] = source[j]
+
+
+@compile_kernel
 def fold(entries, levels, start, averages, products, rows):
     """Merge the entries of all ranks, in place: the first one becomes the result.
 
@@ -280,8 +286,8 @@ def fold(entries, levels, start, averages, products, rows):
     top, number = 0, start
     for k in range(levels.size):
         here[top] = levels[k]
-        if top != k:
-            entries[top] = entries[k]
+        if top != k:  # numba compiles code for an array's assignment for 2 s
+            _copy(entries[k], entries[top])
         top = _merge_siblings(entries, here, top + 1, number, products)
         number += 1 << levels[k]
     while top > 1:  # the right edge, from its end

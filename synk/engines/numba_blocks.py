@@ -29,9 +29,10 @@ from ..reduce_tree import depth, push
 ERRORS = (*ORDINARY, NumbaError)
 """The errors of a loop if the loop, or an Op in it, does not compile."""
 
-_VERSION = 4
+_VERSION = 5
 """A part of the cache key; raise it when code changes that is in a compiled loop."""
 
+_DIFFER = "blocks of rows give outputs of different shapes"
 
 Way: TypeAlias = (
     Literal["sum tree", "avg tree", "prod tree", "sum", "prod", "min", "max"]
@@ -150,10 +151,10 @@ def _source(
         others.append(f"y{i}" if way is None else f"all{k}")
         if way == "rows":
             begin.append(f"all{k} = room_for(y{i}, rows)")
-            each.append(f"all{k}[start:stop] = y{i}")
+            each.append(f"put(all{k}[start:stop], y{i}, y{i}.shape)")
         elif way == "stack":
             begin.append(f"all{k} = room_for_all(y{i}, (rows + size - 1) // size)")
-            each.append(f"all{k}[number] = y{i}")
+            each.append(f"put(all{k}[number : number + 1], y{i}, (1, *y{i}.shape))")
         elif way is not None:
             begin.append(f"all{k} = y{i}.copy()")
             each += ["if start:", f"    {_UFUNCS[way]}(all{k}, y{i}, all{k})"]
@@ -219,15 +220,29 @@ def _room_for_all(value, blocks):
     return np.empty((blocks, *value.shape), value.dtype)
 
 
+@njit
+def _put(place, value, shape):
+    """Write a block's value, which is to have a shape there, to its place.
+
+    For ``place[:] = value`` numba compiles the text of its error: 2 to 5 s.
+    """
+    if place.shape != shape:
+        raise ValueError(_DIFFER)
+    to, of = place.ravel(), value.ravel()
+    for i in range(of.size):
+        to[i] = of[i]
+
+
 _UFUNCS = {"sum": "add", "prod": "multiply", "min": "minimum", "max": "maximum"}
 """numpy's ufunc that combines two blocks' values; NaN wins, as in numpy."""
 
 _NAMES = {
-    "DIFFER": "blocks of rows give outputs of different shapes",
+    "DIFFER": _DIFFER,
     "empty": np.empty,
     "fill": _fill,
     "int64": np.int64,
     "push": push,
+    "put": _put,
     "room_for": _room_for,
     "room_for_all": _room_for_all,
     **{name: getattr(np, name) for name in _UFUNCS.values()},

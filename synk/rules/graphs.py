@@ -217,10 +217,17 @@ def compile_source(text: str) -> Callable:
     path = Path(pytensor.config.compiledir, "synk_rules", f"rule_{digest}.py")
     if not path.exists():
         path.parent.mkdir(exist_ok=True)
-        # Ranks may write at the same time: each renames a complete file.
+        # Ranks may write at the same time. The first complete file stays: numba takes
+        # a file of another time for another function.
         own = path.with_suffix(f".{secrets.token_hex(4)}")
         own.write_text(text)
-        os.replace(own, path)
+        try:
+            os.link(own, path)
+        except FileExistsError:
+            pass
+        except OSError:  # a file system without links
+            os.replace(own, path)
+        own.unlink(missing_ok=True)
     spec = importlib.util.spec_from_file_location(f"synk_rule_{digest}", path)
     assert spec is not None
     assert spec.loader is not None

@@ -10,6 +10,7 @@ import pytest
 import scipy.special
 from numba.core import event
 from pytensor.compile.mode import Mode
+from pytensor.tensor.blas import BatchedDot
 from reference import PY
 
 import synk
@@ -208,13 +209,15 @@ def test_products_are_numpys_whatever_the_layout():
             f(np.ones((4, 33)), *wrong)
 
 
-def test_filled_arrays_and_sums_have_code_for_their_layout_alone():
+def test_filled_arrays_products_and_sums_have_code_for_their_layout_alone():
     """Numba takes 3 s to compile an error's text, and 4 for all ways of strides."""
     numbers, lengths, x = [pt.dscalar(), pt.bscalar()], pt.lvector(), pt.dmatrix()
     given = [np.array(2.5), np.array(-3, "int8"), np.array([4, 2, 3, 2])]
     given.append(np.random.default_rng(0).normal(size=(301, 7)))
     made = [pt.alloc(numbers[0].dimshuffle("x", "x"), 3, 2), x.sum()]
     made += [x.sum(axis=0), x.sum(axis=1), pt.cast(x, "int8").sum(axis=0)]
+    stack = x.reshape((43, 7, 7))
+    made.append(BatchedDot()(stack, stack.transpose(0, 2, 1)))
     for i in (1, 2, 3, 4):
         shape = [lengths[k] for k in range(i)]
         made.append(pt.alloc(numbers[i % 2], *shape))

@@ -7,6 +7,8 @@ import numba
 import numpy as np
 import pytensor
 import pytensor.tensor as pt
+import pytest
+from numba.core import event
 from pytensor.compile.mode import Mode, get_mode
 
 from synk.engines import host
@@ -111,6 +113,35 @@ def test_outputs_are_combined_over_blocks():
     y[:10] = 2.0**20
     entries, *_ = loop(10, 0, ROWS, np.zeros((ROWS, 3)), y, np.zeros(3))
     assert entries[:, 4].sum() == y.sum(dtype="float64")
+
+
+def test_blocks_are_put_beside_each_other_without_code_for_an_errors_text(monkeypatch):
+    """Numba takes 2 to 5 s for that in each process, where an array is assigned."""
+    monkeypatch.setattr(pytensor.config, "numba__cache", False)
+    outputs = [X[::-1, ::2], X.T[:, ::-1].T, X.sum(axis=0), Y.sum(), X]
+    dtypes = [output.dtype for output in outputs]
+    takes = list(enumerate(["rows", "rows", "stack", "stack"]))
+    loop = loop_over_blocks(made(outputs), CUTS, dtypes, takes)
+    x, y = np.arange(36.0).reshape(12, 3), np.arange(12, dtype="f4")
+    with event.install_recorder("numba:compile") as recorder:
+        _, _, (strided, backwards, sums, scalars) = loop(4, 0, 12, x, y, np.ones(3))
+    blocks = [slice(0, 4), slice(4, 8), slice(8, 12)]
+    reverse = np.concatenate([x[block][::-1] for block in blocks])
+    np.testing.assert_array_equal(strided, reverse[:, ::2])
+    np.testing.assert_array_equal(backwards, reverse)
+    np.testing.assert_array_equal(sums, [x[block].sum(axis=0) for block in blocks])
+    np.testing.assert_array_equal(scalars, [y[block].sum() for block in blocks])
+    names = " ".join(
+        each.data["dispatcher"].py_func.__qualname__ for _, each in recorder.buffer
+    )
+    assert "loop" in names  # the recorder sees what is compiled
+    assert "raise_with_shape" not in names
+
+
+def test_blocks_whose_rows_are_too_few_are_an_error():
+    loop = loop_over_blocks(made([X[1:]]), CUTS, ["float64"], [(0, "rows")])
+    with pytest.raises(ValueError, match="blocks of rows give outputs of different"):
+        loop(4, 0, 12, np.zeros((12, 3)), np.zeros(12, "f4"), np.ones(3))
 
 
 def test_what_cannot_be_looped_is_not():

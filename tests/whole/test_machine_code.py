@@ -1,5 +1,6 @@
 """Numba mode: rank 0 makes the machine code, and the other ranks load it."""
 
+import fcntl
 import os
 import signal
 import uuid
@@ -21,6 +22,7 @@ from pytensor.link.numba.dispatch.basic import (
 import synk
 from synk import compiled
 from synk.ranks.session import SESSION
+from synk.rules.graphs import compile_source
 
 NUMBA = Mode("numba", None)
 """No rewrites: a graph is compiled as it is written."""
@@ -76,6 +78,27 @@ def test_the_first_rank_makes_the_code_and_the_others_load_it():
     for codes in others:
         assert len(codes) == len(first)
         assert all(misses == 0 for _, misses in codes)
+
+
+def worker_kernel(context, text):
+    """Return how often the code of a training rule's loop was found, and made."""
+    kernel = compile_source(text)
+    assert kernel(2.0) == 3.0
+    return kernel.stats.cache_hits.total(), kernel.stats.cache_misses.total()
+
+
+def test_one_rank_makes_a_rules_loop_which_the_others_wait_for_and_load():
+    text = f'"""{uuid.uuid4()}"""\n\n\ndef sweep(x):\n    return x + 1\n'
+    with synk.session(3):
+        assert sorted(SESSION.run(worker_kernel, text)) == [(0, 1), (1, 0), (1, 0)]
+
+
+def test_a_process_that_is_stopped_while_it_makes_code_stops_no_other(monkeypatch):
+    monkeypatch.setattr(compiled, "_PATIENCE", 0.05)
+    text = f'"""{uuid.uuid4()}"""\n\n\ndef sweep(x):\n    return x + 1\n'
+    with open(compile_source(text)._cache._lock, "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        assert worker_kernel(None, text) == (0, 1)
 
 
 class Wrong(Act):

@@ -23,6 +23,7 @@ from pytensor.graph.op import Op
 from pytensor.scalar import Composite
 from pytensor.scan.op import Scan
 from pytensor.tensor.basic import Alloc, ARange, Split
+from pytensor.tensor.blas import BatchedDot
 from pytensor.tensor.elemwise import CAReduce, DimShuffle, Elemwise
 from pytensor.tensor.math import Dot, ProdWithoutZeros, Sum
 from pytensor.tensor.random.op import RandomVariable
@@ -60,6 +61,7 @@ JAX_REWRITES = [(CountNonzero(), -1)]
 NUMBA_FIXES: dict[type, Callable[[Any, Callable, str | None], tuple | None]] = {
     **({DimShuffle: numba_arrays.with_layout} if numba_arrays.IS_NEEDED else {}),
     Dot: numba_arrays.product,
+    **({BatchedDot: numba_arrays.products} if numba_arrays.ASSIGNS_PRODUCTS else {}),
     Alloc: numba_arrays.filled,
     Sum: numba_arrays.total,
     **dict.fromkeys(by_element.KINDS, by_element.function),

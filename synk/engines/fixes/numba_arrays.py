@@ -11,11 +11,13 @@ takes 0.62 ms for 100,000 rows of 20, on a core of an AMD EPYC 9004, and a loop 
 LLVM compiles 0.44; with 2 or 3 columns 3.3 and 0.9. So the loop is used. A row's
 product then does not depend on the other rows. w may be a matrix of one column, as
 PyTensor makes it one. For a transposed matrix BLAS is as fast, and products of float32
-and of two matrices are computed by BLAS as well.
+and of two matrices are computed by BLAS as well. PyTensor before 3.3 assigns each product of
+a stack of matrices to its place; here BLAS writes it there.
 
 *Filled arrays.* PyTensor assigns an array to the new one, even to fill it with one
-number. For that numba compiles the text of an error for shapes that do not fit: 3 s
-in each process (numba 0.65). Here a number is assigned, which takes 0.2 s.
+number. For an array's assignment, numba compiles the text of an error for shapes that
+do not fit: 3 s in each process (numba 0.65). Here a number is assigned, which takes
+0.2 s.
 
 *Sums.* PyTensor 3 makes numba compile loops for all layouts of an array, with a sort of
 its strides: 4 s for a process's first sum. Numba knows the layout when it compiles. For
@@ -35,11 +37,16 @@ import pytensor
 from pytensor.graph.basic import Apply
 from pytensor.scalar import Add
 
-_VERSION = 10
+_VERSION = 11
 """A part of the cache keys on disk. Raise it when this file's code changes."""
 
-IS_NEEDED = tuple(map(int, re.findall(r"\d+", pytensor.__version__)[:3])) < (3, 3, 2)
+_PYTENSOR = tuple(map(int, re.findall(r"\d+", pytensor.__version__)[:3]))
+
+IS_NEEDED = _PYTENSOR < (3, 3, 2)
 """Whether `with_layout` is needed: this PyTensor does not declare layouts itself."""
+
+ASSIGNS_PRODUCTS = _PYTENSOR < (3, 3)
+"""Whether `products` is needed: this PyTensor assigns a stack's products."""
 
 
 def own_key(key: str | None, *facts: Any) -> str | None:
@@ -221,6 +228,30 @@ def product(node: Apply, blas: Callable, key: str | None) -> tuple | None:
     if len(right) == 2 and left[:1] == (1,):
         return of_row, own_key(key, "of row", _VERSION)
     return None
+
+
+def products(node: Apply, assigned: Callable, key: str | None) -> tuple | None:
+    """Return the function and key of a stack's products; None to keep PyTensor's."""
+    kinds: list[Any] = [var.type for var in (*node.inputs, *node.outputs)]
+    dtypes = {kind.dtype for kind in kinds}
+    if dtypes not in ({"float64"}, {"float32"}):
+        return None
+    return _of_stack(), own_key(key, "of stack", _VERSION)
+
+
+@cache
+def _of_stack() -> Callable:
+    """Return a numba function of two arrays: the products of their entries."""
+    from pytensor.link.numba.dispatch import basic
+
+    @basic.numba_njit
+    def of_stack(x, y):
+        made = np.empty((*x.shape[:-1], *y.shape[2:]), x.dtype)
+        for i in range(made.shape[0]):
+            np.dot(x[i], y[i], made[i])
+        return made
+
+    return of_stack
 
 
 @cache
