@@ -53,9 +53,9 @@ LONG = (
     *("test_rules_trainer", "test_gpu_jax_mode", "test_reducing_rows", "test_zoo"),
     *("test_reducing_checks", "test_theano_programs", "test_moving", "test_bench"),
     *("test_modes_engines", "test_gpu_padding", "test_device_collectives"),
-    "test_same_bits",
+    *("test_same_bits", "test_same_numbers", "test_shared_variables_collectives"),
     *("test_shared_variables_state_machine", "test_resnet50_runs"),
-    *("test_node_faults", "test_rows_on_nodes"),
+    *("test_node_faults", "test_rows_on_nodes", "test_rules_on_nodes"),
 )
 """Files that take longest: a worker that got one last would keep the other waiting.
 

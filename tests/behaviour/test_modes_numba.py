@@ -216,6 +216,7 @@ def test_filled_arrays_products_and_sums_have_code_for_their_layout_alone():
     given.append(np.random.default_rng(0).normal(size=(301, 7)))
     made = [pt.alloc(numbers[0].dimshuffle("x", "x"), 3, 2), x.sum()]
     made += [x.sum(axis=0), x.sum(axis=1), pt.cast(x, "int8").sum(axis=0)]
+    made += [x.max(), x.max(axis=0), x.max(axis=1)]
     stack = x.reshape((43, 7, 7))
     made.append(BatchedDot()(stack, stack.transpose(0, 2, 1)))
     for i in (1, 2, 3, 4):

@@ -11,7 +11,10 @@ from reference import PY
 
 import synk
 
-pytestmark = pytest.mark.filterwarnings("ignore::synk.SplitWarning")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::synk.SplitWarning"),
+    pytest.mark.usefixtures("graphs_in_python"),
+]
 
 # -- all rows of an input: each rank reads them itself ---------------------------------
 

@@ -213,6 +213,7 @@ def test_graphs_give_their_closed_forms_and_are_differentiated():
     assert T.nnet.batch_normalization_test is bn.batch_normalization_test
 
 
+@pytest.mark.slow
 @in_a_child
 def test_all_is_the_same_in_jax_mode():
     group().check_in("JAX")

@@ -281,6 +281,7 @@ def test_objects_lie_in_zip_files_with_their_arrays_by_name(tmp_path):
     assert (first.name, int(array)) == ("w", 2)
 
 
+@pytest.mark.slow
 def test_one_row_is_set_for_all_places_in_numba():
     x, y, i = T.dmatrix("x"), T.dmatrix("y"), np.array([2, 0])
     given, expected = (np.ones((3, 2)), [[1.0, 2.0]]), [[1, 2], [1, 1], [1, 2]]

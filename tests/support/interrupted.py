@@ -1,5 +1,6 @@
 """Interrupts at a line of synk, in the master or on a rank."""
 
+import dis
 import functools
 import linecache
 import os
@@ -36,6 +37,10 @@ FORKING = tuple(
     )
 )
 """Files of what a session begins and ends with."""
+
+_POP_EXCEPT = dis.opmap["POP_EXCEPT"]
+"""Python takes no signal before this instruction, with which some lines begin. Raised
+there, an exception would leave the one before it as that which is handled, for ever."""
 
 
 def lines(step: int) -> Iterator[int]:
@@ -107,6 +112,8 @@ class InterruptedAt:
 
     def _line(self, frame: Any, event: str, arg: Any) -> Any:
         place = frame.f_code.co_filename, frame.f_lineno
+        if frame.f_code.co_code[frame.f_lasti] == _POP_EXCEPT:
+            return self._line
         if event == "line" and place not in self._seen and not is_safe(*place):
             self._seen.add(place)
             if len(self._seen) == self.k and os.getpid() == self._pid:

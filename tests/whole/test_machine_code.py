@@ -59,6 +59,7 @@ def a_step(constant: float):
     return f, w, e - e.mean(axis=0), 1 - 0.5 * e.mean(axis=0)
 
 
+@pytest.mark.slow
 def test_the_first_rank_makes_the_code_and_the_others_load_it():
     number = uuid.uuid4().int / 2**128  # in no graph of the cache on disk
     f, w, centred, updated = a_step(number)
@@ -122,6 +123,7 @@ def test_code_that_numba_refuses_is_an_error_of_the_call(two_ranks):
         f(np.arange(4.0))
 
 
+@pytest.mark.slow
 def test_interrupts_and_deaths_while_the_code_is_made_are_told(monkeypatch):
     f, _, centred, _ = a_step(0.5)
     with synk.session(3):

@@ -19,6 +19,7 @@ def test_graphs_that_tests_made_for_one_process_are_those_of_ranks(tmp_path):
     assert sum(refused.values()) <= counts["compared"] / 50, refused
 
 
+@pytest.mark.slow
 def test_what_differs_is_noted(tmp_path):
     script = tmp_path / "test_differs.py"
     script.write_text(

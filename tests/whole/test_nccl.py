@@ -202,6 +202,7 @@ print(f(np.ones(4)))
 """
 
 
+@pytest.mark.slow
 def test_at_the_end_of_a_process_nccl_ends_before_jax():
     pytest.importorskip("jax", reason="JAX, of the extra synk[jax], is missing")
     done = subprocess.run(

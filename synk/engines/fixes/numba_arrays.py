@@ -1,4 +1,4 @@
-"""Numba mode: layouts of transposes, products row by row; filled arrays and sums.
+"""Numba mode: layouts of transposes, products by rows; filled arrays, sums, maxima.
 
 *Transposes.* PyTensor before 3.3.2 computes a `DimShuffle` by ``as_strided``, and numba
 takes the result for an array of any strides. So a product by ``X.T`` copies X in every
@@ -11,17 +11,17 @@ takes 0.62 ms for 100,000 rows of 20, on a core of an AMD EPYC 9004, and a loop 
 LLVM compiles 0.44; with 2 or 3 columns 3.3 and 0.9. So the loop is used. A row's
 product then does not depend on the other rows. w may be a matrix of one column, as
 PyTensor makes it one. For a transposed matrix BLAS is as fast, and products of float32
-and of two matrices are computed by BLAS as well. PyTensor before 3.3 assigns each product of
-a stack of matrices to its place; here BLAS writes it there.
+and of two matrices are computed by BLAS as well. PyTensor before 3.3 assigns each
+product of a stack of matrices to its place; here BLAS writes it there.
 
 *Filled arrays.* PyTensor assigns an array to the new one, even to fill it with one
 number. For an array's assignment, numba compiles the text of an error for shapes that
 do not fit: 3 s in each process (numba 0.65). Here a number is assigned, which takes
 0.2 s.
 
-*Sums.* PyTensor 3 makes numba compile loops for all layouts of an array, with a sort of
-its strides: 4 s for a process's first sum. Numba knows the layout when it compiles. For
-C order, only PyTensor's loop for that is compiled here, which takes 0.3 s.
+*Sums and maxima.* PyTensor 3 makes numba compile loops for all layouts of an array,
+with a sort of its strides: 4 s for a process's first sum. Numba knows the layout when
+it compiles. For C order, only the loop for that is compiled here, which takes 0.3 s.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from typing import Any
 import numpy as np
 import pytensor
 from pytensor.graph.basic import Apply
-from pytensor.scalar import Add
+from pytensor.scalar import Add, Maximum
 
 _VERSION = 11
 """A part of the cache keys on disk. Raise it when this file's code changes."""
@@ -148,68 +148,84 @@ def _fills() -> dict[int, Callable]:
     return {1: fill_1, 2: fill_2, 3: fill_3, 4: fill_4}
 
 
-# -- sums
+# -- sums and maxima
 
 
 def total(node: Apply, original: Callable, key: str | None) -> tuple | None:
-    """Return the function and key of a sum of all elements, or of a matrix; or None."""
+    """Return the function and key of a sum or maximum of all elements, or of a matrix.
+
+    None to keep PyTensor's.
+    """
     op: Any = node.op
     x, out = (var.type for var in (node.inputs[0], node.outputs[0]))  # type: ignore
     acc = np.dtype(getattr(op, "acc_dtype", None) or out.dtype)
-    if type(op.scalar_op) is not Add or acc != out.dtype or acc.kind not in "iuf":
+    kinds = {Add: "iuf", Maximum: "f"}.get(type(op.scalar_op), "")
+    if acc != out.dtype or acc.kind not in kinds:
         return None
     if x.ndim < 2 or x.dtype == "bool" or (out.ndim and x.ndim > 2):
         return None
     axis = None if out.ndim == 0 else op.axis[0] % x.ndim
-    return _sum(original, axis, acc), own_key(key, "sum", x.ndim, _VERSION)
+    first = acc.type(op.scalar_op.identity)
+    made = _reduction(original, type(op.scalar_op), axis, first)
+    return made, own_key(key, "sum", x.ndim, _VERSION)
 
 
-def _sum(original: Callable, axis: int | None, acc: np.dtype) -> Callable:
-    """Return numba's function of a sum; it calls `original` for arrays not in C order.
+def _reduction(
+    original: Callable, kind: type, axis: int | None, first: np.generic
+) -> Callable:
+    """Return numba's function of a sum or maximum of C order; `original` has the rest.
 
-    `acc` is the dtype in which it adds. `axis` None: of all elements.
+    `first` is the value of no elements, in the dtype of the result. `axis` None: of all
+    elements.
     """
     from numba.extending import overload
     from pytensor.link.numba.dispatch import basic
 
-    zero = acc.type(0)
+    combine = basic.numba_njit(_COMBINED[kind], inline="always")
 
     def of_all(x):
-        values, made = x.ravel(), zero
+        values, made = x.ravel(), first
         for i in range(values.size):
-            made += values[i]
+            made = combine(made, values[i])
         return np.array(made)
 
     def of_columns(x):
-        made = np.full(x.shape[1], zero)
+        made = np.full(x.shape[1], first)
         for i in range(x.shape[0]):
             for j in range(x.shape[1]):
-                made[j] += x[i, j]
+                made[j] = combine(made[j], x[i, j])
         return made
 
     def of_rows(x):
-        made = np.full(x.shape[0], zero)
+        made = np.full(x.shape[0], first)
         for i in range(x.shape[0]):
             for j in range(x.shape[1]):
-                made[i] += x[i, j]
+                made[i] = combine(made[i], x[i, j])
         return made
 
     ours = {None: of_all, 0: of_columns, 1: of_rows}[axis]
     by_layout = [basic.numba_njit(ours, boundscheck=False), original]
 
-    def summed(x):
+    def reduced(x):
         """Stand for the overload that numba chooses by layout."""
 
-    @overload(summed, strict=False)
-    def summed_for(x):
+    @overload(reduced, strict=False)
+    def reduced_for(x):
         chosen = by_layout[x.layout != "C"]
         return lambda x: chosen(x)
 
     @basic.numba_njit
-    def sum_by_layout(x):
-        return summed(x)
+    def reduced_by_layout(x):
+        return reduced(x)
 
-    return sum_by_layout
+    return reduced_by_layout
+
+
+_COMBINED: dict[type, Callable] = {
+    Add: lambda made, value: made + value,
+    # NaN wins, as in numpy.
+    Maximum: lambda made, value: value if made < value or value != value else made,
+}
 
 
 # -- products
