@@ -216,7 +216,7 @@ def test_filled_arrays_products_and_sums_have_code_for_their_layout_alone():
     given.append(np.random.default_rng(0).normal(size=(301, 7)))
     made = [pt.alloc(numbers[0].dimshuffle("x", "x"), 3, 2), x.sum()]
     made += [x.sum(axis=0), x.sum(axis=1), pt.cast(x, "int8").sum(axis=0)]
-    made += [x.max(), x.max(axis=0), x.max(axis=1)]
+    made += [x.max(), x.max(axis=0), x.max(axis=1), x.min(axis=0)]
     stack = x.reshape((43, 7, 7))
     made.append(BatchedDot()(stack, stack.transpose(0, 2, 1)))
     for i in (1, 2, 3, 4):
@@ -233,9 +233,26 @@ def test_filled_arrays_products_and_sums_have_code_for_their_layout_alone():
     names = " ".join(made.__qualname__ for made in compiled)
     assert "raise_with_shape" not in names
     assert "quicksort" not in names
-    strided = given[-1][::-2]  # that has PyTensor's code
+
+
+@pytest.mark.slow
+def test_sums_of_strided_arrays_have_pytensors_code():
+    x, strided = pt.dmatrix(), np.random.default_rng(0).normal(size=(301, 7))[::-2]
     (total,) = in_numba([x], [x.sum(axis=0)], NUMBA)(strided)
     np.testing.assert_allclose(total, strided.sum(axis=0), rtol=1e-12)
+
+
+def test_nan_is_the_maximum_and_the_minimum():
+    x = pt.dmatrix()
+    f = in_numba([x], [x.max(), x.max(axis=0), x.max(axis=1), x.min(axis=0)], NUMBA)
+    for row in range(3):
+        values = np.arange(6.0).reshape(3, 2)
+        values[row, 1] = np.nan
+        highest, columns, rows, lowest = f(values)
+        np.testing.assert_array_equal(highest, np.nan)
+        np.testing.assert_array_equal(columns, values.max(axis=0))
+        np.testing.assert_array_equal(rows, values.max(axis=1))
+        np.testing.assert_array_equal(lowest, values.min(axis=0))
 
 
 def test_what_is_not_finite_and_the_rows_beside_change_no_other_row():

@@ -25,7 +25,7 @@ from pytensor.scan.op import Scan
 from pytensor.tensor.basic import Alloc, ARange, Split
 from pytensor.tensor.blas import BatchedDot
 from pytensor.tensor.elemwise import CAReduce, DimShuffle, Elemwise
-from pytensor.tensor.math import Dot, Max, ProdWithoutZeros, Sum
+from pytensor.tensor.math import Dot, Max, Min, ProdWithoutZeros, Sum
 from pytensor.tensor.random.op import RandomVariable
 from pytensor.tensor.shape import Reshape
 from pytensor.tensor.subtensor import IncSubtensor
@@ -63,7 +63,7 @@ NUMBA_FIXES: dict[type, Callable[[Any, Callable, str | None], tuple | None]] = {
     Dot: numba_arrays.product,
     **({BatchedDot: numba_arrays.products} if numba_arrays.ASSIGNS_PRODUCTS else {}),
     Alloc: numba_arrays.filled,
-    **dict.fromkeys((Sum, Max), numba_arrays.total),
+    **dict.fromkeys((Sum, Max, Min), numba_arrays.reduction),
     **dict.fromkeys(by_element.KINDS, by_element.function),
     Composite: by_element.composite,
 }

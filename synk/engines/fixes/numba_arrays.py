@@ -1,4 +1,4 @@
-"""Numba mode: layouts of transposes, products by rows; filled arrays, sums, maxima.
+"""Numba mode: layouts of transposes, products by rows; filled arrays, reductions.
 
 *Transposes.* PyTensor before 3.3.2 computes a `DimShuffle` by ``as_strided``, and numba
 takes the result for an array of any strides. So a product by ``X.T`` copies X in every
@@ -19,9 +19,9 @@ number. For an array's assignment, numba compiles the text of an error for shape
 do not fit: 3 s in each process (numba 0.65). Here a number is assigned, which takes
 0.2 s.
 
-*Sums and maxima.* PyTensor 3 makes numba compile loops for all layouts of an array,
-with a sort of its strides: 4 s for a process's first sum. Numba knows the layout when
-it compiles. For C order, only the loop for that is compiled here, which takes 0.3 s.
+*Reductions.* PyTensor 3 makes numba compile loops for all layouts of an array, with a
+sort of its strides: 4 s for a process's first sum. Numba knows the layout when it
+compiles. For C order, only the loop for that is compiled here, which takes 0.3 s.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from typing import Any
 import numpy as np
 import pytensor
 from pytensor.graph.basic import Apply
-from pytensor.scalar import Add, Maximum
+from pytensor.scalar import Add, Maximum, Minimum
 
 _VERSION = 11
 """A part of the cache keys on disk. Raise it when this file's code changes."""
@@ -148,32 +148,32 @@ def _fills() -> dict[int, Callable]:
     return {1: fill_1, 2: fill_2, 3: fill_3, 4: fill_4}
 
 
-# -- sums and maxima
+# -- sums, maxima, minima
 
 
-def total(node: Apply, original: Callable, key: str | None) -> tuple | None:
-    """Return the function and key of a sum or maximum of all elements, or of a matrix.
+def reduction(node: Apply, original: Callable, key: str | None) -> tuple | None:
+    """Return the function and key of a sum, maximum or minimum, or None.
 
-    None to keep PyTensor's.
+    It is of all elements, or of those of a matrix along an axis.
     """
     op: Any = node.op
     x, out = (var.type for var in (node.inputs[0], node.outputs[0]))  # type: ignore
     acc = np.dtype(getattr(op, "acc_dtype", None) or out.dtype)
-    kinds = {Add: "iuf", Maximum: "f"}.get(type(op.scalar_op), "")
+    kinds = {Add: "iuf", Maximum: "f", Minimum: "f"}.get(type(op.scalar_op), "")
     if acc != out.dtype or acc.kind not in kinds:
         return None
     if x.ndim < 2 or x.dtype == "bool" or (out.ndim and x.ndim > 2):
         return None
     axis = None if out.ndim == 0 else op.axis[0] % x.ndim
     first = acc.type(op.scalar_op.identity)
-    made = _reduction(original, type(op.scalar_op), axis, first)
+    made = _by_layout(original, type(op.scalar_op), axis, first)
     return made, own_key(key, "sum", x.ndim, _VERSION)
 
 
-def _reduction(
+def _by_layout(
     original: Callable, kind: type, axis: int | None, first: np.generic
 ) -> Callable:
-    """Return numba's function of a sum or maximum of C order; `original` has the rest.
+    """Return numba's function of a reduction of C order; `original` has the rest.
 
     `first` is the value of no elements, in the dtype of the result. `axis` None: of all
     elements.
@@ -221,10 +221,10 @@ def _reduction(
     return reduced_by_layout
 
 
-_COMBINED: dict[type, Callable] = {
+_COMBINED: dict[type, Callable] = {  # NaN wins, as in numpy
     Add: lambda made, value: made + value,
-    # NaN wins, as in numpy.
     Maximum: lambda made, value: value if made < value or value != value else made,
+    Minimum: lambda made, value: value if made > value or value != value else made,
 }
 
 
