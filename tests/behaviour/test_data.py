@@ -278,10 +278,7 @@ def test_rows_that_stay_are_kept_and_those_that_come_back_hold_zeros():
 
 
 @few
-@given(
-    nps.array_shapes(min_dims=2, max_dims=3, min_side=0, max_side=5),
-    st.data(),
-)
+@given(nps.array_shapes(min_dims=2, max_dims=3, min_side=0, max_side=5), st.data())
 def test_set_shape_keeps_what_both_shapes_share(old, data):
     new = tuple(data.draw(st.integers(0, 5)) for _ in old)
     value = np.arange(1, 1 + int(np.prod(old))).reshape(old)

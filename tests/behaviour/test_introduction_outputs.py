@@ -211,7 +211,6 @@ def test_averages_of_integers_are_float64_and_small_floats_are_rounded_once(two_
     assert_same(total, np.float16(2052))
 
 
-@pytest.mark.slow
 def test_the_default_mode_equals_pytensor_in_the_default_mode(two_ranks):
     x, y = pt.matrix("x"), pt.vector("y")
     w = pytensor.shared(np.ones(3), name="w")

@@ -362,6 +362,5 @@ print("as before")
 """
 
 
-@pytest.mark.slow
 def test_who_uses_plain_pytensor_has_it_as_it_was():
     assert lines_of(BESIDE) == ["as before"]

@@ -248,11 +248,9 @@ def test_nan_is_the_maximum_and_the_minimum():
     for row in range(3):
         values = np.arange(6.0).reshape(3, 2)
         values[row, 1] = np.nan
-        highest, columns, rows, lowest = f(values)
-        np.testing.assert_array_equal(highest, np.nan)
-        np.testing.assert_array_equal(columns, values.max(axis=0))
-        np.testing.assert_array_equal(rows, values.max(axis=1))
-        np.testing.assert_array_equal(lowest, values.min(axis=0))
+        right = [np.nan, values.max(axis=0), values.max(axis=1), values.min(axis=0)]
+        for found, expected in zip(f(values), right, strict=True):
+            np.testing.assert_array_equal(found, expected)
 
 
 def test_what_is_not_finite_and_the_rows_beside_change_no_other_row():

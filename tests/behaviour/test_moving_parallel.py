@@ -187,7 +187,6 @@ def run(tmp_path):
     return run
 
 
-@pytest.mark.slow
 def test_a_script_of_theanos_is_run_by_ranks_as_it_is(run):
     told = "-v", "5"
     expected = run(SCRIPT, told=told)

@@ -134,9 +134,7 @@ def gradients_by_hand(product, dtype: str, factors) -> list:
 
 
 @pytest.mark.parametrize(
-    ("dtype", "names"),
-    [("bfloat16", None), ("float16", ("dot", "conv2d"))],
-    ids=SHORT,
+    ("dtype", "names"), [("bfloat16", None), ("float16", ("dot", "conv2d"))], ids=SHORT
 )
 @in_a_child
 def test_products_and_their_gradients_are_those_of_jax_by_hand(dtype, names):

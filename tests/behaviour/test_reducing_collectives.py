@@ -70,7 +70,6 @@ def compare(f, names, plain, all_rows):
             np.testing.assert_allclose(mine, serial, 1e-10, size, err_msg=what)
 
 
-@pytest.mark.slow
 @three_ranks
 @pytest.mark.filterwarnings("ignore::synk.SplitWarning")  # of the sort
 def test_placed_it_is_what_it_is_in_the_serial_run(ranks):

@@ -27,15 +27,7 @@ import pytest
 import sandbox
 from children import run_python
 from places import ROOT, SUPPORT
-from processes import (
-    ROWS,
-    TOTAL,
-    acting,
-    all_pids,
-    links,
-    summing,
-    wait_until,
-)
+from processes import ROWS, TOTAL, acting, all_pids, links, summing, wait_until
 
 import synk
 

@@ -50,10 +50,7 @@ def test_names_are_as_the_page_says():
         assert not missing(module, set(names) - OF_ANOTHER_MODULE), module
 
 
-OF_ANOTHER_MODULE = {
-    "MRG_RandomStreams",
-    *("uniform", "normal", "binomial", "gen"),
-}
+OF_ANOTHER_MODULE = {"MRG_RandomStreams", *("uniform", "normal", "binomial", "gen")}
 
 
 def test_star_import_has_pytensors_names_and_ours():

@@ -281,7 +281,6 @@ def test_objects_lie_in_zip_files_with_their_arrays_by_name(tmp_path):
     assert (first.name, int(array)) == ("w", 2)
 
 
-@pytest.mark.slow
 def test_one_row_is_set_for_all_places_in_numba():
     x, y, i = T.dmatrix("x"), T.dmatrix("y"), np.array([2, 0])
     given, expected = (np.ones((3, 2)), [[1.0, 2.0]]), [[1, 2], [1, 1], [1, 2]]
@@ -382,10 +381,7 @@ def test_a_streams_generator_can_be_seeded_and_set_back(kind):
     u = streams.uniform((2, 2))
     f = theano.function([], u, mode=MODE)
     drawn = []
-    for get in (
-        lambda: u.rng.get_value(borrow=True),
-        u.rng.get_value,
-    ):
+    for get in (lambda: u.rng.get_value(borrow=True), u.rng.get_value):
         f()
         numbers = get()
         numbers.seed(89234)

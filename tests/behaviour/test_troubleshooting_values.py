@@ -268,11 +268,8 @@ def test_masked_arrays_are_refused_everywhere(two_ranks):
         functools.partial(synk.scatter, w),
         lambda value: synk.broadcast([w], [value]),
         lambda value: synk.set_value(0, w, value),
-        synk.data,
         lambda value: synk.data(value, x),
-        f.build_inputs,
-        made.set_value,
-        made.condition_data,
+        *(synk.data, f.build_inputs, made.set_value, made.condition_data),
         lambda value: made.__setitem__(slice(None), value),
     )
     match = r"mask would be lost: pass .*filled\(value\)"

@@ -212,9 +212,7 @@ def logistic_regression(ranks: int, quick: bool) -> None:
         )
         data = split.build_inputs(*values)
         ours, theirs = interleave(
-            [lambda: split(*data, point), other],
-            3 if quick else 11,
-            pause=PAUSE,
+            [lambda: split(*data, point), other], 3 if quick else 11, pause=PAUSE
         )
     bound = ">= 1.85" if ranks == 2 and not quick else ">="
     what = f"logistic log-likelihood + gradient, {n:,} x 20"

@@ -332,10 +332,7 @@ def chains(options: Options) -> Family:
         in_turn: Spec(PEERS + "in_pymc:by_ranks"),
         beside: Spec(PEERS + "in_pymc:by_pymc", processes="each", options=mode),
     }
-    entries = [
-        Entry(in_turn, in_turn, "in turn {}"),
-        Entry(beside, beside),
-    ]
+    entries = [Entry(in_turn, in_turn, "in turn {}"), Entry(beside, beside)]
     title = f"a step of {options.cores} chains of a logistic regression by PyMC"
     return _of_pymc(options, title, columns, peers, entries)
 

@@ -19,21 +19,11 @@ from test_proof import SPLITS, wrongs
 
 import synk
 from synk.compiler import domain, table
-from synk.compiler.domain import (
-    Replicated,
-    Sharded,
-    Unknown,
-)
+from synk.compiler.domain import Replicated, Sharded, Unknown
 from synk.compiler.lengths import Length, cached_lengths, size
 from synk.compiler.padded import CannotPad, Padder
 from synk.compiler.proof import ops_of
-from synk.compiler.rules import (
-    elementwise,
-    index,
-    inner,
-    reductions,
-    shapes,
-)
+from synk.compiler.rules import elementwise, index, inner, reductions, shapes
 from synk.compiler.table import entry_of
 
 pytestmark = pytest.mark.filterwarnings("ignore::synk.SplitWarning")

@@ -14,14 +14,7 @@ from synk.cluster.cache import NodeCache
 from synk.cluster.clocks import ROUND_TRIPS, Clock, between
 from synk.cluster.inbox import to_keep
 from synk.cluster.launcher import Launched, Node, chosen, launched, take_cores
-from synk.cluster.rounds import (
-    COMMAND,
-    IDLE,
-    JOIN,
-    MEET,
-    Header,
-    Headers,
-)
+from synk.cluster.rounds import COMMAND, IDLE, JOIN, MEET, Header, Headers
 from synk.memory.segment import Attachments, Segment
 from synk.ranks.to_nodes import for_nodes
 from synk.variables.collectives import worker_scatter

@@ -101,10 +101,7 @@ def test_all_kinds_are_tried():
 
 @pytest.mark.parametrize(
     ("kind", "mode"),
-    [
-        *[(kind, PY) for kind in PARAMETERS],
-        *[(kind, "NUMBA") for kind in COMPILED],
-    ],
+    [*[(kind, PY) for kind in PARAMETERS], *[(kind, "NUMBA") for kind in COMPILED]],
 )
 def test_an_array_is_drawn_as_its_parts_one_after_the_other(kind, mode):
     """And as many numbers are taken, whatever the parameters, where that is said."""

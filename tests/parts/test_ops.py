@@ -4,19 +4,10 @@ import itertools
 
 import numpy as np
 import pytest
-from reference import (
-    REDUCE_OPS,
-    assert_same,
-    reduced,
-    values_of,
-)
+from reference import REDUCE_OPS, assert_same, reduced, values_of
 
 from synk.memory.partition import cuts
-from synk.reduce_ops import (
-    check_dtype,
-    combine,
-    shares,
-)
+from synk.reduce_ops import check_dtype, combine, shares
 from synk.reduce_tree import Columns, Stack, block_cut, combined
 
 

@@ -123,7 +123,6 @@ def test_code_that_numba_refuses_is_an_error_of_the_call(two_ranks):
         f(np.arange(4.0))
 
 
-@pytest.mark.slow
 def test_interrupts_and_deaths_while_the_code_is_made_are_told(monkeypatch):
     f, _, centred, _ = a_step(0.5)
     with synk.session(3):

@@ -95,10 +95,7 @@ def test_losses_and_errors_are_those_of_the_serial_script(name, short):
 # The models of the others are in test_moving_parallel.
 @pytest.mark.parametrize("name", NAMES[2:])
 def test_scripts_run_on_ranks_as_they_are(name, short):
-    with (
-        synk.parallel_functions(2, every=True) as parallel,
-        warnings.catch_warnings(),
-    ):
+    with synk.parallel_functions(2, every=True) as parallel, warnings.catch_warnings():
         # The LSTM's inputs have time first, of which every rank needs all.
         warnings.simplefilter("ignore", synk.SplitWarning)
         history = train(name, OPTIONS[name] | {"n_epochs": 1})

@@ -74,7 +74,6 @@ def taken(taker, array, batch):
     return rows
 
 
-@pytest.mark.slow
 @in_a_child
 def test_rows_on_the_device_are_those_of_numpy():
     """Runs of rows that are copied one by one, and others; pinned, or user's arrays."""
@@ -248,7 +247,6 @@ def worker_log(context):
     return list(copier.log), sum(copier.registered.values())
 
 
-@pytest.mark.slow
 @in_a_child
 def test_calls_and_runs_have_the_numbers_of_the_serial_function():
     """With slices, inputs of every kind, updates by rows, and fewer rows than ranks."""

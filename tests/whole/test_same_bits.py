@@ -145,10 +145,7 @@ def two_runs(script: str, folder: Path, ranks: tuple[int, int]) -> list[str]:
 
 @pytest.mark.parametrize(
     ("script", "parts", "sizes", "needs"),
-    [
-        (TRAINING, 3, (2, 2), ["jax"]),
-        (SAMPLING, 2, (1, 2), ["pymc", "nutpie"]),
-    ],
+    [(TRAINING, 3, (2, 2), ["jax"]), (SAMPLING, 2, (1, 2), ["pymc", "nutpie"])],
     ids=["training", "sampling"],
 )
 def test_a_script_gives_the_same_bits_in_every_run(

@@ -20,14 +20,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from masters import in_thread, master, send
-from processes import (
-    acting,
-    arrive_and_stay,
-    await_arrivals,
-    board,
-    note,
-    stamp,
-)
+from processes import acting, arrive_and_stay, await_arrivals, board, note, stamp
 from pytensor.compile.compilelock import lock_ctx
 from trial import ARMED, Trial, X, compare, playing
 
@@ -205,10 +198,7 @@ MOMENTS = {
 
 @playing
 def at(
-    trial: Trial,
-    moment: str,
-    fault: Callable[[], object],
-    **options: Any,
+    trial: Trial, moment: str, fault: Callable[[], object], **options: Any
 ) -> Iterator[None]:
     """Have a rank meet a fault at a moment; options are those of `synk.fork`."""
     place = MOMENTS[moment]

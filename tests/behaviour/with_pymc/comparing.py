@@ -44,10 +44,7 @@ def points(start: np.ndarray, many: int = 3) -> list[np.ndarray]:
 
 
 def assert_equal(
-    by_ranks: Callable,
-    by_pymc: Callable,
-    at: Sequence[np.ndarray],
-    rtol: float = 1e-12,
+    by_ranks: Callable, by_pymc: Callable, at: Sequence[np.ndarray], rtol: float = 1e-12
 ) -> None:
     """Compare log-densities and gradients at points; some of them must be finite."""
     finite = 0

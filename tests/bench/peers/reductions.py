@@ -122,10 +122,7 @@ def on_the_ranks(nbytes):
     def time(calls):
         return max(SESSION.run(worker_time, nbytes, calls))
 
-    return {
-        f"check two buffers {nbytes}": check,
-        f"time two buffers {nbytes}": time,
-    }
+    return {f"check two buffers {nbytes}": check, f"time two buffers {nbytes}": time}
 
 
 def worker_check(context, nbytes):

@@ -87,8 +87,7 @@ def call() -> Iterator[Row]:
         f = synk.function([x], x.sum(), mode="JAX")
         rows = np.ones(10, "float32")
         times = interleave(
-            [lambda: f(rows), lambda: np.array(jax.block_until_ready(plain(rows)))],
-            301,
+            [lambda: f(rows), lambda: np.array(jax.block_until_ready(plain(rows)))], 301
         )
         mine, plain_jax = (f"{seconds * 1e6:.0f}" for seconds in times)
         beside, ratio = f"{plain_jax} PyTensor in JAX mode", times[0] / times[1]

@@ -153,8 +153,7 @@ while True:
 
 
 @pytest.mark.parametrize(
-    ("mpi", "which"),
-    [("openmpi", "launcher"), *((mpi, "master") for mpi in MPIS)],
+    ("mpi", "which"), [("openmpi", "launcher"), *((mpi, "master") for mpi in MPIS)]
 )
 def test_the_job_ends_with_a_nodes_master_and_with_its_launcher(tmp_path, which, mpi):
     def end(process, lines):

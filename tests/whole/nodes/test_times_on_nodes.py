@@ -177,7 +177,6 @@ def trace(folder) -> Trace:
     return Trace(folder / "trace.json")
 
 
-@pytest.mark.slow
 def test_every_node_is_a_process_with_its_ranks_and_its_master(trace):
     threads, processes = {}, {}
     for event in trace.document["traceEvents"]:
