@@ -356,7 +356,6 @@ def test_a_script_ends_as_in_python(end, folder):
         assert done.returncode == -signal.SIGINT
 
 
-@pytest.mark.slow
 def test_names_are_there_from_the_first_line_on_and_in_what_it_starts(folder):
     body = """
     import theano, theano.tensor as T, synkhronos as synk

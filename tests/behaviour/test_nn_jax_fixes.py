@@ -77,7 +77,6 @@ def compiled(inputs, outputs, **options):
     return theano.function(inputs, outputs, mode="JAX", **options)
 
 
-@pytest.mark.slow
 @in_a_child
 def test_graphs_have_the_values_and_dtypes_of_other_modes():
     x, y = pt.matrix("x"), pt.ivector("y")

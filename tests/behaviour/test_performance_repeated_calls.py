@@ -120,7 +120,6 @@ WRITES = {
 }
 
 
-@pytest.mark.slow
 def test_a_term_is_kept_and_what_is_written_is_seen(likelihood):
     x, y = some_data()
     likelihood.check(x, y)

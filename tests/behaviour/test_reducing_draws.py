@@ -231,7 +231,6 @@ def test_a_run_of_many_calls_draws_what_calls_draw(ranks):
             assert_stored(variables, others)
 
 
-@pytest.mark.slow
 @in_a_child
 def test_ranks_draw_alike_in_jax_mode():
     values = rows_of(8)

@@ -120,7 +120,6 @@ def test_a_kill_says_whether_the_kernel_may_have_done_it():
 # -- ranks that hang -------------------------------------------------------------------
 
 
-@pytest.mark.slow
 def test_a_timeout_of_a_call_shows_where_the_ranks_are():
     with synk.session(3):
         for action in (arrive_and_stay, stay_in_compiled_code):

@@ -72,3 +72,8 @@ def loading_of_kernels(monkeypatch: Patch, load: Callable[..., Any]) -> Any:
     usual = compiled._Cache._load_overload
     monkeypatch.setattr(compiled._Cache, "_load_overload", load)
     return usual
+
+
+def patience_for_code(monkeypatch: Patch, seconds: float) -> None:
+    """Have a process wait so long for the code that another makes."""
+    monkeypatch.setattr(compiled, "_PATIENCE", seconds)

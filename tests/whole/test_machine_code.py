@@ -95,7 +95,7 @@ def test_one_rank_makes_a_rules_loop_which_the_others_wait_for_and_load():
 
 
 def test_a_process_that_is_stopped_while_it_makes_code_stops_no_other(monkeypatch):
-    monkeypatch.setattr(compiled, "_PATIENCE", 0.05)
+    stand_ins.patience_for_code(monkeypatch, 0.05)
     text = f'"""{uuid.uuid4()}"""\n\n\ndef sweep(x):\n    return x + 1\n'
     with open(compile_source(text)._cache._lock, "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
