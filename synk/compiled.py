@@ -131,6 +131,16 @@ def _without_interrupts(
     return made[0]
 
 
+@compile_kernel
+def copy_block(target, values):
+    """Copy `values` to `target`, and convert them to its dtype.
+
+    For ``target[:] = values`` numba compiles the text of its error: 2 to 5 s.
+    """
+    for i in range(values.size):
+        target[i] = values[i]
+
+
 def pointer(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
     """Return LLVM's pointer to an element; the arguments are an array and an index.
 

@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .compiled import compile_kernel
+from .compiled import compile_kernel, copy_block
 from .errors import ShapeMismatch
 from .reduce_ops import ReduceOp, finish
 
@@ -271,12 +271,6 @@ def push(entries, levels, top, number, products):
 
 
 @compile_kernel
-def _copy(source, target):
-    for j in range(source.size):
-        target[j] = source[j]
-
-
-@compile_kernel
 def fold(entries, levels, start, averages, products, rows):
     """Merge the entries of all ranks, in place: the first one becomes the result.
 
@@ -286,8 +280,8 @@ def fold(entries, levels, start, averages, products, rows):
     top, number = 0, start
     for k in range(levels.size):
         here[top] = levels[k]
-        if top != k:  # numba compiles code for an array's assignment for 2 s
-            _copy(entries[k], entries[top])
+        if top != k:
+            copy_block(entries[top], entries[k])
         top = _merge_siblings(entries, here, top + 1, number, products)
         number += 1 << levels[k]
     while top > 1:  # the right edge, from its end

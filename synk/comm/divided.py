@@ -25,7 +25,7 @@ import numpy as np
 from numba import extending, types
 from numpy.lib.stride_tricks import as_strided
 
-from ..compiled import compile_kernel
+from ..compiled import compile_kernel, copy_block
 from ..memory.partition import cuts
 from ..memory.segment import ALIGNMENT
 from ..reduce_ops import ReduceOp, accumulator, finish
@@ -142,13 +142,6 @@ def _combine(op, total, values, share):
             value = values[i]
             wins = _less(total[i], value) or value != value
             total[i] = value if wins else total[i]
-
-
-@compile_kernel
-def copy_block(target, values):
-    """Copy `values` to `target`, and convert them to its dtype."""
-    for i in range(values.size):
-        target[i] = values[i]
 
 
 @compile_kernel

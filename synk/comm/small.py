@@ -15,14 +15,14 @@ from itertools import groupby
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
-from ..compiled import compile_kernel
+from ..compiled import compile_kernel, copy_block
 from ..reduce_ops import accumulator
 from ..times import timing
 from ..times.timing import Times
 from ..workers.control import BARRIER, WORD
 from ..workers.recorder import MEETING
 from .buffers import FlatLayout, SharedRows, StageBuffer, ValueRun, views_of
-from .divided import CODES, combine_block, copy_block
+from .divided import CODES, combine_block
 from .shm import (
     FIRST,
     MET,

@@ -23,13 +23,14 @@ from numba import njit
 from numba.core.dispatcher import Dispatcher
 from numba.core.errors import NumbaError
 
+from ..compiled import copy_block
 from ..errors import ORDINARY
 from ..reduce_tree import depth, push
 
 ERRORS = (*ORDINARY, NumbaError)
 """The errors of a loop if the loop, or an Op in it, does not compile."""
 
-_VERSION = 5
+_VERSION = 6
 """A part of the cache key; raise it when code changes that is in a compiled loop."""
 
 _DIFFER = "blocks of rows give outputs of different shapes"
@@ -222,15 +223,10 @@ def _room_for_all(value, blocks):
 
 @njit
 def _put(place, value, shape):
-    """Write a block's value, which is to have a shape there, to its place.
-
-    For ``place[:] = value`` numba compiles the text of its error: 2 to 5 s.
-    """
+    """Write a block's value, which is to have a shape there, to its place."""
     if place.shape != shape:
         raise ValueError(_DIFFER)
-    to, of = place.ravel(), value.ravel()
-    for i in range(of.size):
-        to[i] = of[i]
+    copy_block(place.ravel(), value.ravel())
 
 
 _UFUNCS = {"sum": "add", "prod": "multiply", "min": "minimum", "max": "maximum"}
