@@ -57,6 +57,13 @@ def own_key(key: str | None, *facts: Any) -> str | None:
     return key and hashlib.sha256(f"{key}, synk {facts}".encode()).hexdigest()
 
 
+def float_of(node: Apply) -> str | None:
+    """Return the dtype that all inputs and outputs have, if it is a float; or None."""
+    variables: list[Any] = [*node.inputs, *node.outputs]
+    found = {var.type.dtype for var in variables}
+    return found.pop() if found in ({"float64"}, {"float32"}) else None
+
+
 # -- transposes
 
 
@@ -233,10 +240,9 @@ _COMBINED: dict[type, Callable] = {  # NaN wins, as in numpy
 
 def product(node: Apply, blas: Callable, key: str | None) -> tuple | None:
     """Return the function and key of a product; None to keep PyTensor's."""
-    kinds: list[Any] = [var.type for var in (*node.inputs, *node.outputs)]
-    if any(kind.dtype != "float64" for kind in kinds):
+    if float_of(node) != "float64":
         return None
-    left, right = (kind.shape for kind in kinds[:2])
+    left, right = (var.type.shape for var in node.inputs)  # type: ignore[attr-defined]
     by_column, of_row = _products()
     # PyTensor's key does not include the types, by which the function is chosen here.
     if len(left) == 2 and (len(right) == 1 or right[1:] == (1,)):
@@ -248,9 +254,7 @@ def product(node: Apply, blas: Callable, key: str | None) -> tuple | None:
 
 def products(node: Apply, assigned: Callable, key: str | None) -> tuple | None:
     """Return the function and key of a stack's products; None to keep PyTensor's."""
-    kinds: list[Any] = [var.type for var in (*node.inputs, *node.outputs)]
-    dtypes = {kind.dtype for kind in kinds}
-    if dtypes not in ({"float64"}, {"float32"}):
+    if float_of(node) is None:
         return None
     return _of_stack(), own_key(key, "of stack", _VERSION)
 

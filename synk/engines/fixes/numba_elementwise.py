@@ -20,7 +20,7 @@ import pytensor.scalar as ps
 import pytensor.scalar.math as psm
 from pytensor.graph.basic import Apply
 
-from .numba_arrays import own_key
+from .numba_arrays import float_of, own_key
 
 _VERSION = 8
 """A part of the cache keys on disk. Raise it when code changes here or in the modules
@@ -35,7 +35,7 @@ def function(
     PyTensor 3.0 has no key for `psi`, and so keeps no code that contains it; here it
     gets one.
     """
-    name, dtype = KINDS.get(type(node.op)), _dtype(node)
+    name, dtype = KINDS.get(type(node.op)), float_of(node)
     if name is None or dtype is None:
         return None
     return _functions(dtype)[name], own_key(key or f"{name} of {dtype}", _VERSION)
@@ -46,7 +46,7 @@ def composite(
 ) -> tuple[Callable, str | None] | None:
     """Return the function and key of a `Composite` with an Op of `KINDS`, or None."""
     if not any(
-        type(each.op) in KINDS and _dtype(each) is not None
+        type(each.op) in KINDS and float_of(each) is not None
         for each in node.op.fgraph.apply_nodes
     ):
         return None
@@ -68,13 +68,6 @@ KINDS: dict[type, str] = {
     psm.Sigmoid: "sigmoid",
     psm.Softplus: "softplus",
 }
-
-
-def _dtype(node: Apply) -> str | None:
-    """Return the dtype that all inputs and outputs have, if it is a float; or None."""
-    variables: list[Any] = [*node.inputs, *node.outputs]
-    found = {var.type.dtype for var in variables}
-    return found.pop() if found in ({"float64"}, {"float32"}) else None
 
 
 @cache
