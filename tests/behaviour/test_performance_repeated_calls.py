@@ -205,7 +205,7 @@ x, y, scale = pt.dvector("x"), pt.dvector("y"), pt.dscalar("scale")
 @one_and_three_ranks
 def test_what_changes_between_calls_is_seen(ranks):
     w = pytensor.shared(np.zeros(2), "w")
-    cost, updates = (x * y * scale).sum() + w.sum(), {w: w + x.mean()}
+    cost, updates = (x * y * scale).sum() + w.sum(), [(w, w + x.mean())]
     f = synk.function([x, y], cost, [scale], updates=updates, mode=PY)
     a, b = synk.data(np.arange(6.0)), synk.data(np.ones(6))
     other = synk.data(np.arange(6.0) + 10)

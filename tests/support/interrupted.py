@@ -112,9 +112,9 @@ class InterruptedAt:
 
     def _line(self, frame: Any, event: str, arg: Any) -> Any:
         place = frame.f_code.co_filename, frame.f_lineno
-        if frame.f_code.co_code[frame.f_lasti] == _POP_EXCEPT:
-            return self._line
         if event == "line" and place not in self._seen and not is_safe(*place):
+            if frame.f_code.co_code[frame.f_lasti] == _POP_EXCEPT:
+                return self._line
             self._seen.add(place)
             if len(self._seen) == self.k and os.getpid() == self._pid:
                 self.raised_at.append(f"{place[0]}:{place[1]}")
