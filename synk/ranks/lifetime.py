@@ -315,7 +315,6 @@ class Lifetime:
             # call before that would take these for replicated.
             lost = deaths.carry_over(pool.ledger, death, self.ledger)
             self.state = "running"
-            return lost
         except BaseException:
             try:
                 self._end()
@@ -323,6 +322,8 @@ class Lifetime:
                 # As before, so that another attempt begins where this one did.
                 self._pool, self.death = pool, death
             raise
+        else:  # an interrupt from here on finds a session that has recovered
+            return lost
         finally:
             self._is_starting = False
             if self._close_is_due:

@@ -299,6 +299,7 @@ def test_recover_needs_a_session():
 def kill_the_newest() -> None:
     for pid in all_pids()[1:][-1:]:
         os.kill(pid, signal.SIGKILL)
+        await_end([pid])
 
 
 @pytest.mark.parametrize("handler", [interrupt, kill_the_newest])
