@@ -1,12 +1,12 @@
 """`compile_kernel`: numba for synk's own loops, loaded quickly from numba's cache.
 
 Ranks need the same loop at once. What is not in the cache, one process makes, and the
-others of its machine wait and load it.
+others of its machine wait and load it (`make_once`).
 
 In each process, numba takes 0.25 s and 30 MB to register all that it can compile, even
-to load code from its cache, which does not need that. `_Cache` leaves it out, by
-private methods of numba 0.65. If numba does not have them, its own cache is used;
-`test_machine_code.py` fails if they change.
+to load code from its cache, which does not need that for synk's own loops. `_Quick`
+leaves it out, by private methods of numba 0.65. If numba does not have them, it is not
+left out; `test_machine_code.py` fails if they change.
 """
 
 from __future__ import annotations
@@ -43,13 +43,12 @@ from numba.core.runtime import rtsys
 from numba.extending import intrinsic
 
 
-class _Cache(FunctionCache):
-    """Numba's cache of a function, which loads without registering all of numba."""
+class _Locked(FunctionCache):
+    """Numba's cache of a function, whose code one process makes and others load."""
 
-    def __init__(self, function: Callable) -> None:
+    def __init__(self, function: Callable, name: str) -> None:
         super().__init__(function)
-        name = f"{function.__module__}.{function.__qualname__}.lock"
-        self._lock = Path(self.cache_path, name)
+        self._lock = Path(self.cache_path, f"{name}.lock")
         self._locked: int | None = None
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
@@ -57,14 +56,14 @@ class _Cache(FunctionCache):
 
         None is returned to one process at a time, which has the lock until `unlock`.
         """
-        rtsys.initialize(target_context)  # the code calls numba's runtime
-        with self._guard_against_spurious_io_errors():
-            found = self._load_overload(sig, target_context)
-            if found is None and self._locked is None:
-                self._locked = _lock(self._lock)
-                found = self._load_overload(sig, target_context)
-            return found
-        return None
+        found = self._load(sig, target_context)
+        if found is None and self._locked is None:
+            self._locked = _lock(self._lock)
+            found = self._load(sig, target_context)
+        return found
+
+    def _load(self, sig: Any, target_context: Any) -> Any:
+        return super().load_overload(sig, target_context)
 
     def unlock(self) -> None:
         """Let other processes load or make code, if this one has the lock."""
@@ -73,6 +72,16 @@ class _Cache(FunctionCache):
                 fcntl.flock(self._locked, fcntl.LOCK_UN)
             os.close(self._locked)
             self._locked = None
+
+
+class _Quick(_Locked):
+    """The same for synk's own loops: loads without registering all of numba."""
+
+    def _load(self, sig: Any, target_context: Any) -> Any:
+        rtsys.initialize(target_context)  # the code calls numba's runtime
+        with self._guard_against_spurious_io_errors():
+            return self._load_overload(sig, target_context)
+        return None
 
 
 _PATIENCE = 30.0
@@ -98,37 +107,44 @@ def _lock(path: Path) -> int | None:
     return None
 
 
-_is_known = hasattr(FunctionCache, "_load_overload")
-
-
 def compile_kernel(function: Callable) -> Callable:
-    """Return a function for numba to compile, with a cache on disk if possible."""
-    made: Any = numba.njit(nogil=True, error_model="numpy")(function)
-    with suppress(RuntimeError):  # the package and the home directory are read-only
-        made._cache = (_Cache if _is_known else FunctionCache)(function)
-    made.compile = partial(_without_interrupts, made, made.compile)
+    """Return a loop of synk's for numba to compile, with a cache on disk if possible.
+
+    Of numba it may use what that can do before all is registered, and other kernels.
+    """
+    made = numba.njit(nogil=True, error_model="numpy")(function)
+    name = f"{function.__module__}.{function.__qualname__}"
+    make_once(made, name, _Quick if hasattr(_Quick, "_load_overload") else _Locked)
     return made
 
 
-def _without_interrupts(
-    kernel: Any, compile_for: Callable[[Any], Any], sig: Any
-) -> Any:
-    """Load or compile a kernel; signal handlers run when that is done.
+def make_once(made: Any, name: str, kind: type[_Locked] = _Locked) -> None:
+    """Have one process of a machine make the code of numba's function of a name.
+
+    The others wait, and load it from numba's cache on disk, if there is one.
+    """
+    with suppress(RuntimeError):  # the package and the home directory are read-only
+        made._cache = kind(made.py_func, name)
+    made.compile = partial(_without_interrupts, made, made.compile)
+
+
+def _without_interrupts(made: Any, compile_for: Callable[[Any], Any], sig: Any) -> Any:
+    """Load or compile a function; signal handlers run when that is done.
 
     An exception from a handler would break numba and LLVM in this process: they could
     compile nothing more, or would free memory twice.
     """
-    made: list[Any] = []
+    entry_points: list[Any] = []
 
     def compile_unlocking() -> None:
         try:
-            made.append(compile_for(sig))
+            entry_points.append(compile_for(sig))
         finally:
-            if isinstance(kernel._cache, _Cache):
-                kernel._cache.unlock()
+            if isinstance(made._cache, _Locked):
+                made._cache.unlock()
 
     with_signals_held_back(compile_unlocking)
-    return made[0]
+    return entry_points[0]
 
 
 @compile_kernel

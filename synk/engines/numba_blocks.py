@@ -23,7 +23,7 @@ from numba import njit
 from numba.core.dispatcher import Dispatcher
 from numba.core.errors import NumbaError
 
-from ..compiled import copy_block
+from ..compiled import copy_block, make_once
 from ..errors import ORDINARY
 from ..reduce_tree import depth, push
 
@@ -190,7 +190,9 @@ def _compiled(step: Dispatcher, source: str) -> Any:
     if of_step is not None and step.stats.cache_path is not None:
         key = hashlib.sha256(repr((_VERSION, of_step, source)).encode()).hexdigest()
         loop = cache.compile_numba_function_src(source, "loop", names, cache_key=key)
-        return njit(loop, cache=True)
+        compiled = njit(loop)
+        make_once(compiled, f"loop-{key}")
+        return compiled
     exec(source, names)
     return njit(names["loop"])
 

@@ -75,7 +75,6 @@ def check_epochs(n, pad=True, **devices):
             np.testing.assert_allclose(value, serial[0].get_value(), 1e-10)
 
 
-@pytest.mark.slow
 @in_a_child
 def test_jax_gives_for_padded_rows_what_pytensor_gives_without():
     variables = inputs()

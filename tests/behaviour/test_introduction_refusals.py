@@ -354,7 +354,6 @@ synk.close()
 """
 
 
-@pytest.mark.slow
 def test_a_step_of_a_network_prints_nothing(tmp_path):
     """As it does in JAX mode: `test_gpu_jax_mode.py` looks at what XLA says."""
     flags = f"{os.environ.get('PYTENSOR_FLAGS', '')},base_compiledir={tmp_path}/code"

@@ -69,8 +69,8 @@ def machine_code(monkeypatch: Patch, make: Callable[..., Any]) -> None:
 
 def loading_of_kernels(monkeypatch: Patch, load: Callable[..., Any]) -> Any:
     """Have kernels loaded from the cache by a function; return the usual one."""
-    usual = compiled._Cache._load_overload
-    monkeypatch.setattr(compiled._Cache, "_load_overload", load)
+    usual = compiled._Quick._load_overload
+    monkeypatch.setattr(compiled._Quick, "_load_overload", load)
     return usual
 
 

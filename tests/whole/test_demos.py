@@ -169,7 +169,6 @@ def test_without_what_it_asked_for_it_uses_the_bundled_digits(
 # -- rules.py ------------------------------------------------------------------------
 
 
-@pytest.mark.slow
 def test_every_training_rule_learns_the_digits(here):
     options = "--ranks", 2, "--seeds", 1, "--epochs", 8, "--workers", 4
     rules = importlib.import_module("rules")
@@ -267,7 +266,6 @@ def test_the_optimum_is_that_of_scikit_learn(logistic):
 # -- sync_batch_norm.py --------------------------------------------------------------
 
 
-@pytest.mark.slow
 def test_statistics_of_all_rows_give_the_serial_run_and_those_of_a_rank_do_not():
     options = "--ranks", 3, "--epochs", 1, "--mode", "QUICK"
     output = run_here("sync_batch_norm", *options)

@@ -104,7 +104,6 @@ def assert_reduced(found, op, values):
         assert_same(found, right, 4, 1)
 
 
-@pytest.mark.slow
 @in_a_child
 def test_reductions_of_every_op_and_dtype_equal_numpys():
     with synk.session(devices=[0, 0]):

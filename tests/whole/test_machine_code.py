@@ -30,15 +30,18 @@ NUMBA = Mode("numba", None)
 X = np.arange(12.0).reshape(4, 3)
 
 
+def counts(made):
+    """Return how often numba found the code of a function, and made it."""
+    return made.stats.cache_hits.total(), made.stats.cache_misses.total()
+
+
 def worker_codes(context, number):
-    """Return of each part how often its code was found, made, and for which types."""
+    """Return that of each part, and of each loop over blocks of rows."""
     programs = context.functions[number]
     parts = [unwrap(made).vm.jit_fn for made in programs._compiled.values()]
-    return [
-        (part.stats.cache_hits.total(), part.stats.cache_misses.total())
-        for part in parts
-        if len(part.overloads) == 1  # what was made ahead is what calls need
-    ]
+    loops = [loop._compiled for loop in programs.blocks.loops.values()]
+    # What was made ahead is what calls need.
+    return [counts(made) for made in [*parts, *loops] if len(made.overloads) == 1]
 
 
 def codes_of(function) -> list:
@@ -82,16 +85,27 @@ def test_the_first_rank_makes_the_code_and_the_others_load_it():
 
 
 def worker_kernel(context, text):
-    """Return how often the code of a training rule's loop was found, and made."""
+    """Return that of a training rule's loop."""
     kernel = compile_source(text)
     assert kernel(2.0) == 3.0
-    return kernel.stats.cache_hits.total(), kernel.stats.cache_misses.total()
+    return counts(kernel)
 
 
 def test_one_rank_makes_a_rules_loop_which_the_others_wait_for_and_load():
     text = f'"""{uuid.uuid4()}"""\n\n\ndef sweep(x):\n    return x + 1\n'
     with synk.session(3):
         assert sorted(SESSION.run(worker_kernel, text)) == [(0, 1), (1, 0), (1, 0)]
+
+
+def test_one_rank_makes_a_loop_over_blocks_which_the_others_load(monkeypatch):
+    monkeypatch.delenv("SYNK_ENGINE")
+    x, w = pt.matrix("x"), pytensor.shared(1.0)
+    total = pt.exp(w * x * (uuid.uuid4().int / 2**128)).sum()
+    f = synk.function([x], total, mode=NUMBA)
+    with synk.session(3):
+        f(np.ones((100_000, 3)))
+        loops = [codes[-1] for codes in codes_of(f)]
+    assert sorted(loops) == [(0, 1), (1, 0), (1, 0)]
 
 
 def test_a_process_that_is_stopped_while_it_makes_code_stops_no_other(monkeypatch):

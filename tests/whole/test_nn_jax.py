@@ -53,7 +53,6 @@ CLAIMS = {
 """Claims that must hold of JAX mode, too, which computes all this otherwise."""
 
 
-@pytest.mark.slow
 def test_all_is_the_same():
     pytest.importorskip("jax", reason="JAX, of the extra synk[jax], is not installed")
     tests = [

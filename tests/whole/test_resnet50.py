@@ -60,7 +60,6 @@ def test_it_has_the_layers_and_parameters_of_resnet_50(demo):
         resnet.check(resnet.build(x, blocks=(3, 4, 6, 2)))
 
 
-@pytest.mark.slow
 @in_a_child
 def test_it_computes_what_a_reference_in_jax_does(demo):
     """With blocks of all kinds: of both strides, with and without a shortcut."""
@@ -141,7 +140,6 @@ def trained(demo, *options):
     return np.array(results), measure(*batch_of(9)), list(graphs.updates)
 
 
-@pytest.mark.slow
 def test_with_statistics_of_all_rows_ranks_make_the_steps_of_the_serial_run(demo):
     """Without them running averages are still the same on all ranks."""
     expected, right, variables = trained(demo, "--serial")
@@ -214,7 +212,6 @@ def test_a_resumed_run_has_the_numbers_of_one_that_never_stopped(demo, tmp_path)
 # -- precision -----------------------------------------------------------------------
 
 
-@pytest.mark.slow
 @in_a_child
 def test_in_float16_it_trains_as_in_float32_with_a_loss_scale(demo):
     os.environ["XLA_FLAGS"], found = SOON, {}

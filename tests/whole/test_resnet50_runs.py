@@ -120,7 +120,6 @@ def run(folder, *options):
     return program.returncode, output, error
 
 
-@pytest.mark.slow
 def test_two_ranks_train_on_a_folder_of_images(folder):
     how = "--batch", 10, "--warm-up", 0, "--epochs", 1, *QUICK
     code, output, error = run(folder, *how)

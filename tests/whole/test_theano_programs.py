@@ -106,7 +106,6 @@ def close(found, other, name: str, bound: float = 1e-12) -> None:
 
 
 @with_keras
-@pytest.mark.slow
 def test_layers_are_those_of_numpy_serially_and_by_ranks(tmp_path):
     how = "--parallel", "--every", "--ranks=2"
     printed = run_keras(tmp_path, "-m", "synk", *how, SUPPORT / "keras_layers.py")
@@ -160,7 +159,6 @@ def wheel() -> Path | None:
     pytest.skip("Lasagne 0.2 is not here; SYNK_LASAGNE_WHEEL says where its wheel is")
 
 
-@pytest.mark.slow
 def test_networks_of_lasagne_02_train_on_two_ranks_to_the_serial_numbers():
     before = filter(None, [wheel()])
     script = SUPPORT / "lasagne_newest.py"

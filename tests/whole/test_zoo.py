@@ -108,7 +108,6 @@ def without_dropout(monkeypatch):
     monkeypatch.setattr(L.DropoutLayer, "get_output_for", lambda self, x, **_: x)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("model", ["alexnet", "wgan"])
 def test_exact_steps_on_two_ranks_are_those_of_plain_pytensor(
     zoo, model, without_dropout
@@ -134,7 +133,6 @@ def test_exact_steps_on_two_ranks_are_those_of_plain_pytensor(
     assert np.mean([each > 0 for each in moved]) > 0.9
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("model", ["resnet50", "lsgan"])
 def test_rules_train_networks_with_running_averages_and_two_at_once(zoo, model):
     args = arguments(zoo, model, "--rule", "local", "--every", 2)

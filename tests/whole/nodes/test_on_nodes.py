@@ -296,7 +296,6 @@ def on_fake_gpus(script: str, folder: Path, gpus: str) -> tuple[int, str, str]:
     return done.returncode, done.stdout, done.stderr
 
 
-@pytest.mark.slow
 def test_functions_and_variables_and_a_rank_that_fails_in_nccl(tmp_path):
     status, out, error = on_fake_gpus(GPUS, tmp_path, "2 2")
     assert (status, out) == (0, "done\n"), error
