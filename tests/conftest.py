@@ -61,13 +61,14 @@ These, and those that fork most, are left out where ``-m "not slow"`` asks for a
 
 @functools.cache
 def _imports_much(path: Path) -> bool:
-    """Tell whether a file's tests may import JAX, 140 MB, or scikit-learn, 100 MB.
+    """Tell whether a file's tests may import JAX, scikit-learn or pandas, 60 to 140 MB.
 
     All later sessions have it too: one of two ranks takes 0.04 s of CPU in a process of
     150 MB, and 0.12 s in one of 600 MB. Scripts that `import_from` finds load digits.
     """
     text = path.read_text()
-    return any(word in text for word in ("jax", "in_a_child", "sklearn", "import_from"))
+    words = ("jax", "in_a_child", "sklearn", "pandas", "import_from")
+    return any(word in text for word in words)
 
 
 def _order(item) -> tuple[bool, bool, int]:

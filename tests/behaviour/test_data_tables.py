@@ -4,7 +4,6 @@ import gc
 import pickle
 
 import numpy as np
-import pandas as pd
 import pytensor
 import pytensor.tensor as pt
 import pytest
@@ -47,6 +46,8 @@ def write(folder, end, columns):
         if end == "parquet":
             parquet.write_table(table, path, row_group_size=64)
         elif end.startswith("csv"):
+            import pandas as pd  # 40 MB, which sessions of other files need not copy
+
             pd.DataFrame(part).to_csv(path, index=False)
         else:
             with pa.ipc.new_file(str(path), table.schema) as file:

@@ -18,7 +18,6 @@ import theano.sparse
 import theano.tensor as T
 import theano.tensor.fft
 from places import SUPPORT
-from scipy import stats
 from theano.sandbox.rng_mrg import MRG_RandomStreams
 from theano.sparse import basic
 from theano.tensor.shared_randomstreams import RandomStreams
@@ -340,6 +339,8 @@ def test_moments_ranges_and_dtypes(kind):
 
 def test_a_normal_distribution_is_cut_off_at_two_deviations():
     """As Keras draws initial weights."""
+    from scipy import stats  # 20 MB, which sessions of other files need not copy
+
     s, of_rows = MRG_RandomStreams(1), np.array([1.0, 100.0])
     drawn, rows = draw(
         s.normal((N,), avg=2.0, std=3.0, truncate=True, dtype="float32"),

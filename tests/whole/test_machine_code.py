@@ -14,10 +14,7 @@ import stand_ins
 from numba.core.errors import TypingError
 from processes import Act, nothing
 from pytensor.compile.mode import Mode
-from pytensor.link.numba.dispatch.basic import (
-    numba_njit,
-    register_funcify_default_op_cache_key,
-)
+from pytensor.link.numba.dispatch import basic
 
 import synk
 from synk import compiled
@@ -120,9 +117,9 @@ class Wrong(Act):
     """Numba's code for it is wrong."""
 
 
-@register_funcify_default_op_cache_key(Wrong)
+@basic.register_funcify_default_op_cache_key(Wrong)
 def _wrong(op, node, **kwargs):
-    @numba_njit
+    @basic.numba_njit
     def wrong(x):
         return x.no_such_attribute
 
