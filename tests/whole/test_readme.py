@@ -149,7 +149,7 @@ def test_ci_runs_the_readmes_command_then_lint_types_and_docs(ci):
             "python example.py",
         ],
         [
-            f"{BESIDE}pymc==5.28.*",
+            f"{BESIDE}pymc==5.28.* torch==2.13.0 keras scikit-learn",
             "python -c import pymc",
             "python -m pip list",
             *(call for call in called if call.startswith(OLDEST)),
