@@ -45,7 +45,7 @@ FORKING = (
 LONG = (
     *("test_demos", "test_precision", "test_on_nodes", "test_nn_jax", "test_resnet50"),
     *("test_introduction_refusals", "test_docs", "test_theano_lasagne"),
-    *("test_rules_trainer", "test_gpu_jax_mode", "test_zoo"),
+    *("test_rules_trainer", "test_gpu_jax_mode", "test_zoo", "test_mirror"),
     *("test_theano_programs", "test_moving", "test_bench"),
     *("test_modes_engines", "test_gpu_padding", "test_device_collectives"),
     *("test_same_bits", "test_same_numbers", "test_shared_variables_collectives"),
@@ -133,6 +133,15 @@ def pytest_collection_modifyitems(items):
     items.sort(key=lambda item: (places[item.path], size_of(item)))
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item):
+    """Have synk choose an engine for examples of the docs, as it does for a reader."""
+    with pytest.MonkeyPatch.context() as patch:
+        if isinstance(item, pytest.DoctestItem) or item.path.stem == "test_docs":
+            patch.setenv("SYNK_ENGINE", "auto")
+        return (yield)
+
+
 @pytest.hookimpl(optionalhook=True)  # without pytest-xdist nobody calls it
 def pytest_xdist_auto_num_workers(config):
     """Have three workers, where there are two cores and more than one file to run.
@@ -211,12 +220,7 @@ def leftovers(known: frozenset[int] = frozenset()) -> list[str]:
             children.append(f"process {child.pid} (zombie)")
         except psutil.NoSuchProcess:
             pass  # it has ended meanwhile
-    names = [
-        str(path)
-        for path in Path("/dev/shm").iterdir()
-        if f"synk-{os.getpid()}-" in path.name
-    ]
-    return children + names
+    return children + [*map(str, Path("/dev/shm").glob(f"*synk-{os.getpid()}-*"))]
 
 
 class OpenSession:

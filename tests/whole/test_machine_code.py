@@ -101,8 +101,7 @@ def test_one_rank_makes_a_loop_over_blocks_which_the_others_load(monkeypatch):
     f = synk.function([x], total, mode=NUMBA)
     with synk.session(3):
         f(np.ones((100_000, 3)))
-        loops = [codes[-1] for codes in codes_of(f)]
-    assert sorted(loops) == [(0, 1), (1, 0), (1, 0)]
+        assert sorted(c[-1] for c in codes_of(f)) == [(0, 1), (1, 0), (1, 0)]
 
 
 def test_a_process_that_is_stopped_while_it_makes_code_stops_no_other(monkeypatch):

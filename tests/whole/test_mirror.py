@@ -3,12 +3,10 @@
 import json
 import os
 
-import pytest
 from children import run_python
 from places import ROOT, SUPPORT, TESTS
 
 
-@pytest.mark.slow
 def test_graphs_that_tests_made_for_one_process_are_those_of_ranks(tmp_path):
     subjects = "graphs", "pool", "conv"
     found = mirrored([TESTS / f"behaviour/test_nn_{s}.py" for s in subjects], tmp_path)
@@ -19,7 +17,6 @@ def test_graphs_that_tests_made_for_one_process_are_those_of_ranks(tmp_path):
     assert sum(refused.values()) <= counts["compared"] / 50, refused
 
 
-@pytest.mark.slow
 def test_what_differs_is_noted(tmp_path):
     script = tmp_path / "test_differs.py"
     script.write_text(
