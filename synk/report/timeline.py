@@ -96,7 +96,7 @@ def trace(path: str | os.PathLike, *, limit: int = 100_000) -> Iterator[None]:
     >>> with tempfile.TemporaryDirectory() as folder, synk.session(2):
     ...     path = pathlib.Path(folder, "calls.json")
     ...     with synk.trace(path):
-    ...         total = f(np.ones(4_000_000))
+    ...         total = f(np.ones(100_000))
     ...     events = json.loads(path.read_text())["traceEvents"]
     >>> sorted({e["tid"] for e in events if e["name"] == "compute"})
     [0, 1]
