@@ -24,8 +24,8 @@ import synk
 CALLS = int(os.environ.get("SYNK_LEAK_CALLS", "3000"))
 PATIENCE = 105 * CALLS
 """Bytes that may come and go, for `CALLS` calls."""
-ROUNDS = 3
-"""A large process may take more once, as for its heap; a leak grows each time."""
+ROUNDS = 6
+"""A used heap takes 2 MB once, and then up to 0.3 in a round; a leak grows in each."""
 
 
 def everyone() -> list[int]:
