@@ -114,18 +114,19 @@ def compile_kernel(function: Callable) -> Callable:
     """
     made = numba.njit(nogil=True, error_model="numpy")(function)
     name = f"{function.__module__}.{function.__qualname__}"
-    make_once(made, name, _Quick if hasattr(_Quick, "_load_overload") else _Locked)
-    return made
+    kind = _Quick if hasattr(_Quick, "_load_overload") else _Locked
+    return make_once(made, name, kind)
 
 
-def make_once(made: Any, name: str, kind: type[_Locked] = _Locked) -> None:
-    """Have one process of a machine make the code of numba's function of a name.
+def make_once(made: Any, name: str, kind: type[_Locked] = _Locked) -> Any:
+    """Return numba's function of a name, whose code one process of a machine makes.
 
     The others wait, and load it from numba's cache on disk, if there is one.
     """
     with suppress(RuntimeError):  # the package and the home directory are read-only
         made._cache = kind(made.py_func, name)
     made.compile = partial(_without_interrupts, made, made.compile)
+    return made
 
 
 def _without_interrupts(made: Any, compile_for: Callable[[Any], Any], sig: Any) -> Any:

@@ -61,7 +61,7 @@ These, and those that fork most, are left out where ``-m "not slow"`` asks for a
 
 @functools.cache
 def _imports_much(path: Path) -> bool:
-    """Tell whether a file's tests may import JAX, scikit-learn or pandas, 60 to 140 MB.
+    """Tell whether a file's tests may import JAX, scikit-learn or pandas, 40 to 140 MB.
 
     All later sessions have it too: one of two ranks takes 0.04 s of CPU in a process of
     150 MB, and 0.12 s in one of 600 MB. Scripts that `import_from` finds load digits.

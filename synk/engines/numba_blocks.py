@@ -190,9 +190,7 @@ def _compiled(step: Dispatcher, source: str) -> Any:
     if of_step is not None and step.stats.cache_path is not None:
         key = hashlib.sha256(repr((_VERSION, of_step, source)).encode()).hexdigest()
         loop = cache.compile_numba_function_src(source, "loop", names, cache_key=key)
-        compiled = njit(loop)
-        make_once(compiled, f"loop-{key}")
-        return compiled
+        return make_once(njit(loop), f"loop-{key}")
     exec(source, names)
     return njit(names["loop"])
 

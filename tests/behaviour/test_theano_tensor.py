@@ -339,7 +339,7 @@ def test_moments_ranges_and_dtypes(kind):
 
 def test_a_normal_distribution_is_cut_off_at_two_deviations():
     """As Keras draws initial weights."""
-    from scipy import stats  # 20 MB, which sessions of other files need not copy
+    from scipy import stats  # 40 MB, which sessions of other files need not copy
 
     s, of_rows = MRG_RandomStreams(1), np.array([1.0, 100.0])
     drawn, rows = draw(
