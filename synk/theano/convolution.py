@@ -6,7 +6,7 @@ Theano had several generations of these functions; here are older ones, too.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,6 +14,7 @@ import pytensor.tensor as pt
 
 from .. import nn
 from ..also_named import also_named
+from ..nn import windows
 
 # -- theano.tensor.nnet.abstract_conv
 
@@ -77,6 +78,25 @@ def conv2d_grad_wrt_inputs(
     return nn.conv2d_grad_wrt_inputs(output_grad, filters, input_shape, **kwargs)
 
 
+@also_named("input_dilation", "subsample")
+def conv2d_transpose(
+    input: Any,
+    filters: Any,
+    output_shape: Any,
+    filter_shape: Any = None,
+    border_mode: Any = "valid",
+    subsample: Any = 1,
+    filter_flip: bool = True,
+    filter_dilation: Any = 1,
+    **options: Any,
+) -> Any:
+    """Convolve images transposed: the gradient of `conv2d` by its images."""
+    how = border_mode, subsample, filter_flip, filter_dilation
+    names = "border_mode", "subsample", "filter_flip", "filter_dilation"
+    options |= dict(zip(names, how, strict=True))
+    return conv2d_grad_wrt_inputs(input, filters, output_shape, **options)
+
+
 class _Convolution:
     """The base of Theano's convolution Ops, which layers of its time make and call.
 
@@ -136,6 +156,30 @@ class AbstractConv2d_gradWeights(_Convolution):
         return nn.conv2d_grad_wrt_weights(img, topgrad, sizes, **self.parameters)
 
 
+def get_conv_output_shape(
+    image_shape: Sequence[int | None],
+    kernel_shape: Sequence[int | None],
+    border_mode: Any,
+    subsample: Sequence[int],
+    filter_dilation: Sequence[int] | None = None,
+) -> tuple[int | None, ...]:
+    """Return the shape of a convolution's output; None stands for an unknown length."""
+    lengths: list[int | None] = []
+    ndim = len(subsample)
+    dilation = windows.as_ints(filter_dilation or 1, ndim, "filter_dilation", 1)
+    border = windows.as_border(border_mode, ndim)
+    for i, (size, kernel) in enumerate(
+        zip(image_shape[2:], kernel_shape[2:], strict=True)
+    ):
+        if size is None or kernel is None:
+            lengths.append(None)
+            continue
+        pads = border if isinstance(border, str) else border[i : i + 1]
+        along = windows.ConvOp(pads, (subsample[i],), (dilation[i],))
+        lengths += along.outputs_shape((None, None, size), (None, None, kernel))[2:]
+    return (image_shape[0], kernel_shape[0], *lengths)
+
+
 def bilinear_upsampling(
     input: Any,
     ratio: int | None = None,
@@ -170,6 +214,40 @@ def _upsampling_matrix(length: Any, ratio: int) -> Any:
 
 
 # -- older convolutions
+
+
+class ConvOp:
+    """Theano's first convolution Op, which scripts of its time ask for shapes."""
+
+    def __init__(self, *_: Any, **__: Any) -> None:
+        raise NotImplementedError("ConvOp: use theano.tensor.nnet.conv2d")
+
+    @staticmethod
+    def getOutputShape(
+        inshp: Sequence[int],
+        kshp: Sequence[int],
+        stride: Sequence[int] = (1, 1),
+        mode: str = "valid",
+    ) -> tuple[int | None, ...]:
+        """Return a convolution's (rows, columns), for those of images and filters."""
+        shapes = (None, None, *inshp), (None, None, *kshp)
+        return get_conv_output_shape(*shapes, mode, stride)[2:]
+
+
+def conv3d_of_time_first(
+    signals: Any,
+    filters: Any,
+    signals_shape: Any = None,
+    filters_shape: Any = None,
+    border_mode: str = "valid",
+) -> Any:
+    """Convolve as `theano.tensor.nnet.conv3d2d.conv3d`; its shapes have no effect.
+
+    Signals, filters and the result have the shape (batch or filters, time, channels,
+    rows, columns).
+    """
+    x, w = (pt.as_tensor_variable(v).swapaxes(1, 2) for v in (signals, filters))
+    return conv3d(x, w, border_mode=border_mode).swapaxes(1, 2)
 
 
 def first_conv2d(
@@ -245,6 +323,68 @@ def _pooling(op: Callable) -> Callable:
 
 pool_2d = _pooling(nn.pool_2d)
 pool_3d = _pooling(nn.pool_3d)
+
+
+class Pool:
+    """Theano's pooling Op, which layers of its time call, and ask for shapes.
+
+    Here it is no Op, and calls the functions of `synk.nn`, which describe the
+    parameters. `openmp` has no effect.
+    """
+
+    def __init__(
+        self,
+        ignore_border: bool = False,
+        mode: str = "max",
+        ndim: int = 2,
+        openmp: Any = None,
+    ) -> None:
+        if ndim not in (2, 3):
+            raise NotImplementedError(f"Pool: ndim must be 2 or 3, got {ndim}")
+        self._pool = pool_2d if ndim == 2 else pool_3d
+        self.ignore_border, self.mode, self.ndim = ignore_border, mode, ndim
+
+    def __call__(self, x: Any, ws: Any, stride: Any = None, pad: Any = None) -> Any:
+        """Pool the last axes of `x`."""
+        return self._pool(x, ws, self.ignore_border, stride, pad, self.mode)
+
+    @staticmethod
+    @also_named("ds", "ws")
+    @also_named("st", "stride")
+    @also_named("padding", "pad")
+    def out_shape(
+        imgshape: Sequence[Any],
+        ws: Any = None,
+        ignore_border: bool = False,
+        stride: Any = None,
+        pad: Any = None,
+        ndim: int = 2,
+    ) -> list[Any]:
+        """Return the shape of what is pooled from images of a shape."""
+        sizes, pads = tuple(ws), tuple(pad or (0,) * ndim)
+        strides = sizes if stride is None else tuple(stride)
+        pooling = windows.Pooling(sizes, strides, pads, ignore_border, "max")
+        return [*imgshape[:-ndim], *pooling.pooled(imgshape)]
+
+
+class DownsampleFactorMax:
+    """The name of `Pool` before; its windows are given when it is made."""
+
+    out_shape = staticmethod(Pool.out_shape)
+
+    def __init__(
+        self,
+        ds: Any,
+        ignore_border: bool = False,
+        st: Any = None,
+        padding: Any = None,
+        mode: str = "max",
+    ) -> None:
+        self._how = ds, ignore_border, st, padding, mode
+
+    def __call__(self, x: Any) -> Any:
+        """Pool the last two axes of `x`."""
+        return pool_2d(x, *self._how)
 
 
 def max_pool_2d_same_size(input: Any, patch_size: Any) -> Any:

@@ -39,23 +39,27 @@ _NETWORKS = (
     "synk.nn:binary_crossentropy,elu,selu,sigmoid_binary_crossentropy"
     f" {_NORMALIZATION} {_SIGMOIDS},"
     "categorical_crossentropy,confusion_matrix,crossentropy_categorical_1hot,"
+    "crossentropy_softmax_1hot,crossentropy_softmax_1hot_with_bias,"
     "crossentropy_softmax_argmax_1hot_with_bias,h_softmax,logsoftmax,relu,softmax,"
     "softsign"
 )
 _CONVOLUTION = (
     "synk.nn:conv2d_grad_wrt_weights"
-    " .convolution:bilinear_upsampling,conv2d,conv2d_grad_wrt_inputs,conv3d"
+    " .convolution:bilinear_upsampling,conv2d,conv2d_grad_wrt_inputs,conv2d_transpose,"
+    "conv3d"
 )
 _ABSTRACT = (
-    ",AbstractConv2d_gradInputs,AbstractConv2d_gradWeights,AbstractConv3d_gradInputs"
+    ",AbstractConv2d_gradInputs,AbstractConv2d_gradWeights,AbstractConv3d_gradInputs,"
+    "get_conv_output_shape"
 )
+_STREAM = "RandomStateSharedVariable=RandomGeneratorSharedVariable"
 _VARIABLES = "col,matrix,row,scalar,tensor,tensor3,tensor4,tensor5,vector"
 
 SOURCES = {
     "": ".functions:clone,function,shared .compiled:In,Param"
     " pytensor.compile:Out,SharedVariable"
     f" .configuration:_asarray,change_flags,config {_SCAN} .graphs:Lop,Rop,Variable"
-    " .tensors:dot builtins:OrderedUpdates=dict"
+    " .tensors:dot,sparse_grad builtins:OrderedUpdates=dict"
     " .printing:dprint=debugprint,pp,pprint"
     " pytensor.compile:FunctionMaker,Mode,as_op,predefined_linkers,predefined_modes,"
     "predefined_optimizers pytensor.compile.builders:OpFromGraph"
@@ -144,20 +148,22 @@ SOURCES = {
     "tensor.nnet": f"{_NETWORKS} {_CONVOLUTION}",
     "tensor.nnet.abstract_conv": f"{_CONVOLUTION}{_ABSTRACT}",
     "tensor.nnet.bn": _NORMALIZATION,
-    "tensor.nnet.conv": ".convolution:conv2d=first_conv2d",
+    "tensor.nnet.conv": ".convolution:ConvOp,conv2d=first_conv2d",
+    "tensor.nnet.conv3d2d": ".convolution:conv3d=conv3d_of_time_first",
     "tensor.nnet.neighbours": "synk.nn:images2neibs,neibs2images",
     "tensor.nnet.nnet": f"{_NETWORKS} pytensor.tensor.special",
     "tensor.nnet.sigm": _SIGMOIDS,
     "tensor.opt": "pytensor.raise_op:assert_=assert_op pytensor.raise_op"
     " pytensor.tensor.shape pytensor.tensor.rewriting.basic",
     "tensor.raw_random": "pytensor.tensor.random",
-    "tensor.shared_randomstreams": ".streams:RandomStreams",
+    "tensor.shared_randomstreams": ".streams:RandomStreams"
+    f" pytensor.tensor.random.variable:{_STREAM} pytensor.tensor.random.var:{_STREAM}",
     "tensor.sharedvar": "pytensor.tensor.sharedvar",
     "tensor.signal": "",
     "tensor.signal.conv": ".convolution:conv2d=conv2d_of_matrices",
-    "tensor.signal.downsample": ".convolution:max_pool_2d=pool_2d,"
-    "max_pool_2d_same_size",
-    "tensor.signal.pool": ".convolution:max_pool_2d_same_size,pool_2d,pool_3d",
+    "tensor.signal.downsample": ".convolution:DownsampleFactorMax,"
+    "max_pool_2d=pool_2d,max_pool_2d_same_size",
+    "tensor.signal.pool": ".convolution:Pool,max_pool_2d_same_size,pool_2d,pool_3d",
     "tensor.slinalg": ".tensors:solve_lower_triangular pytensor.tensor.linalg"
     " pytensor.tensor.slinalg",
     "tensor.sort": "pytensor.tensor.sort",
@@ -185,21 +191,15 @@ ABSENT = {
     "theano.compile.Shape_i": "use x.shape[i]",
     "theano.gradient.hessian_times_vector": "use grad of a product, or Rop of a grad",
     "theano.raise_op.Raise": "use CheckAndRaise",
-    "theano.sparse_grad": "leave it out: the gradient has the same numbers",
     "theano.tensor.load": "use numpy.load, and synk.data for what all ranks read",
     "theano.tensor.logical_and": "use ``and_`` of booleans",
     "theano.tensor.logical_or": "use ``or_`` of booleans",
     "theano.tensor.max_pool_2d": "theano.tensor.signal.pool.pool_2d",
     "theano.tensor.nnet.blocksparse": "use indexing and batched_dot",
-    "theano.tensor.nnet.conv.ConvOp": "use conv2d",
-    "theano.tensor.nnet.conv2d_transpose": "use synk.nn.conv2d_transpose",
-    "theano.tensor.nnet.conv3d2d": "use theano.tensor.nnet.conv3d",
     "theano.tensor.nnet.separable_conv2d": "use conv2d with num_groups",
     "theano.tensor.nnet.softmax_graph": "use softmax",
     "theano.tensor.nnet.softmax_with_bias": "use softmax(x + b)",
     "theano.tensor.rint": 'use round(x, mode="half_to_even")',
-    "theano.tensor.signal.downsample.DownsampleFactorMax": "use pool.pool_2d",
-    "theano.tensor.signal.pool.Pool": "use pool_2d",
     "theano.tensor.slinalg.solve_symmetric": 'use solve(a, b, assume_a="sym")',
     "theano.tensor.slinalg.solve_upper_triangular": "use solve_triangular",
     "theano.tensor.topk": "use sort",

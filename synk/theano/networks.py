@@ -180,6 +180,16 @@ def crossentropy_softmax_argmax_1hot_with_bias(
     return loss, softmax(logits), pt.cast(where, y_idx.dtype)
 
 
+def crossentropy_softmax_1hot_with_bias(x: Any, b: Any, y_idx: Any) -> tuple[Any, Any]:
+    """Return cross-entropy and softmax of ``x + b``; `y_idx` has the true columns."""
+    return crossentropy_softmax_argmax_1hot_with_bias(x, b, y_idx)[:2]
+
+
+def crossentropy_softmax_1hot(x: Any, y_idx: Any) -> tuple[Any, Any]:
+    """Return cross-entropy and softmax of `x`; `y_idx` has the true columns."""
+    return crossentropy_softmax_1hot_with_bias(x, 0, y_idx)
+
+
 def confusion_matrix(actual: Any, pred: Any) -> list:
     """Return the confusion matrix, and the labels in order.
 

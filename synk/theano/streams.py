@@ -16,7 +16,7 @@ import numpy as np
 import pytensor
 import pytensor.tensor as pt
 import pytensor.tensor.random as ptr
-from pytensor.tensor.elemwise import DimShuffle
+from pytensor.graph.traversal import applys_between
 
 from .pytensor_versions import quiet
 
@@ -106,9 +106,7 @@ class RandomStreams:
         rng = SeedableVariable(plain.type, plain.get_value(borrow=True), strict=False)
         with quiet():
             sample = op(*args, rng=rng, **kwargs)
-            node = sample.owner
-            while isinstance(node.op, DimShuffle):
-                node = node.inputs[0].owner
+            (node,) = (n for n in applys_between([rng], [sample]) if rng in n.inputs)
             update = rng.default_update = node.outputs[0]
         self.state_updates.append((rng, update))
         sample.rng, sample.update = rng, (rng, update)
@@ -170,6 +168,69 @@ class RandomStreams:
         if isinstance(n, int) and n == 1:  # numba tosses a coin faster
             return self._draw(ptr.bernoulli, (p,), size, ndim, dtype)
         return self._draw(ptr.binomial, (n, p), size, ndim, dtype)
+
+    def multinomial(
+        self,
+        size: Any = None,
+        n: Any = 1,
+        pvals: Any = (0.5, 0.5),
+        ndim: int | None = None,
+        dtype: Any = "int64",
+        nstreams: Any = None,
+    ) -> Any:
+        """Draw the counts of each outcome in `n` trials, for each row of `pvals`.
+
+        The outcomes, and their probabilities, are along the last axis.
+        """
+        p = pt.cast(pvals, "float64")
+        # NumPy refuses probabilities that sum to more than 1, as those of float32 may.
+        p = p / p.sum(axis=-1, keepdims=True)
+        return self._draw(ptr.multinomial, (n, p), size, ndim, dtype)
+
+    def random_integers(
+        self,
+        size: Any = None,
+        low: Any = 0,
+        high: Any = 1,
+        ndim: int | None = None,
+        dtype: Any = "int64",
+    ) -> Any:
+        """Draw integers from `low` to `high`, both included."""
+        end = pt.as_tensor_variable(high) + 1
+        return self._draw(ptr.integers, (low, end), size, ndim, dtype)
+
+    def choice(
+        self,
+        size: Any = (),
+        a: Any = 2,
+        replace: bool = True,
+        p: Any = None,
+        ndim: int | None = None,
+        dtype: Any = "int64",
+    ) -> Any:
+        """Draw from ``arange(a)``, or from a vector `a`, with probabilities `p`."""
+        a = pt.as_tensor_variable(a)
+        drawn = self.gen(ptr.choice, a, size=size, replace=replace, p=p)
+        return _cast(drawn, drawn, a.dtype if a.ndim else dtype)
+
+    def permutation(
+        self,
+        size: Any = None,
+        n: Any = 1,
+        ndim: int | None = None,
+        dtype: Any = "int64",
+    ) -> Any:
+        """Draw permutations of ``arange(n)``, of the shape ``(*size, n)``."""
+        shape = [n] if size is None else [*size, n]
+        drawn = self._draw(ptr.uniform, (0.0, 1.0), shape, dtype="float64")
+        return _cast(drawn, pt.argsort(drawn, axis=-1), dtype)
+
+    def shuffle_row_elements(self, input: Any) -> Any:
+        """Return each row of `input`, along the last axis, in an order of its own."""
+        input = pt.as_tensor_variable(input)
+        drawn = self._draw(ptr.uniform, (0.0, 1.0), input.shape, dtype="float64")
+        order = pt.argsort(drawn, axis=-1)
+        return _cast(drawn, pt.take_along_axis(input, order, axis=-1), input.dtype)
 
 
 def _cast(drawn: Any, value: Any, dtype: Any) -> Any:

@@ -106,6 +106,11 @@ def mean(
     return pt.mean(input, axis, dtype, keepdims=keepdims, acc_dtype=acc_dtype)
 
 
+def sparse_grad(var: Any) -> Any:
+    """Return `var`: the gradient by what it is taken from is dense, as any other."""
+    return pt.as_tensor_variable(var)
+
+
 def reshape(x: Any, newshape: Any, ndim: int | None = None) -> Any:
     """Return `x` in another shape; `ndim` is the length of a symbolic one."""
     if isinstance(newshape, tuple | list):

@@ -69,6 +69,12 @@ def fitted(found, epochs=1, **options):
 BATCHES = [slice(0, 32), slice(32, 64)]
 
 
+def assert_trained_alike(found, expected, ours, losses):
+    np.testing.assert_allclose(ours, losses, rtol=1e-5)
+    for a, b in zip(found.get_weights(), expected.get_weights(), strict=True):
+        np.testing.assert_allclose(a, b, atol=1e-5)
+
+
 def assert_steps_are_those_of_fit(ranks, optimizer):
     expected = model(optimizer=optimizer)
     losses = fitted(expected, epochs=4)
@@ -79,9 +85,7 @@ def assert_steps_are_those_of_fit(ranks, optimizer):
         ours += [*step.run(BATCHES * 2, X, Y)]
         evaluated = step.loss(X, Y)
         step.pull()
-    np.testing.assert_allclose(ours, losses, rtol=1e-5)
-    for a, b in zip(found.get_weights(), expected.get_weights(), strict=True):
-        np.testing.assert_allclose(a, b, atol=1e-5)
+    assert_trained_alike(found, expected, ours, losses)
     kept = found.optimizer.variables, expected.optimizer.variables
     for a, b in zip(*kept, strict=True):
         pair = map(keras.ops.convert_to_numpy, (a, b))
@@ -129,9 +133,7 @@ def test_one_rank_draws_and_normalises_as_fit_does_and_others_by_their_rows():
         ends = found.non_trainable_variables[-1], expected.non_trainable_variables[-1]
         np.testing.assert_array_equal(*map(keras.ops.convert_to_numpy, ends))
         if ranks == 1:
-            np.testing.assert_allclose(ours, losses, rtol=1e-5)
-            for a, b in zip(found.get_weights(), expected.get_weights(), strict=True):
-                np.testing.assert_allclose(a, b, atol=1e-5)
+            assert_trained_alike(found, expected, ours, losses)
         else:
             assert np.isfinite(ours).all()
 

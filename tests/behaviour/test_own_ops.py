@@ -37,7 +37,7 @@ from pytensor.compile.builders import OpFromGraph
 from pytensor.compile.ops import wrap_py
 from pytensor.graph.op import Op
 from pytensor.tensor.elemwise import Elemwise
-from reference import PY
+from reference import PY, shared_of
 
 import synk
 
@@ -81,10 +81,7 @@ def plain(rows):
 def made():
     """Make the function of all graphs, as outputs and as updates; nothing is warned."""
     outputs = graphs()
-    kept = [
-        pytensor.shared(np.zeros((0,) * var.ndim, var.dtype), f"kept_{i}")
-        for i, var in enumerate(outputs)
-    ]
+    kept = [shared_of(var.dtype, var.type.shape) for var in outputs]
     updates = list(zip(kept, outputs, strict=True))
     with warnings.catch_warnings():
         warnings.simplefilter("error", synk.SplitWarning)

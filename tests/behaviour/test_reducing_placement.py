@@ -9,9 +9,9 @@ import pytensor
 import pytensor.tensor as pt
 import pytest
 from on_ranks import levels, three_ranks
-from placement_cases import INPUTS, LABELS, SCALE, W, X, Y, posterior
+from placement_cases import INPUTS, LABELS, SCALE, W, X, Y, assert_equal, posterior
 from pytensor.printing import debugprint
-from reference import PY
+from reference import PY, shared_of
 
 import synk
 
@@ -26,20 +26,10 @@ def serial(inputs, outputs, values, mode=PY):
     return pytensor.function(inputs, outputs, **options)(*values)
 
 
-def assert_equal(name, got, right):
-    """Compare values, to rounding of the largest, and their shapes."""
-    assert np.shape(got) == np.shape(right), name
-    size = np.max(np.abs(right), initial=0, where=np.isfinite(right))
-    np.testing.assert_allclose(got, right, 1e-10, 1e-10 * size, err_msg=name)
-
-
 def made(named, mode=PY):
     """Return a function of graphs, and the shared variables that it sets to them."""
     graphs = list(named.values())
-    kept = [
-        pytensor.shared(np.zeros([n or 0 for n in graph.type.shape], graph.dtype))
-        for graph in graphs
-    ]
+    kept = [shared_of(graph.dtype, graph.type.shape) for graph in graphs]
     updates, options = list(zip(kept, graphs, strict=True)), OPTIONS | {"mode": mode}
     return synk.function(INPUTS, graphs, updates=updates, **options), kept
 

@@ -13,8 +13,7 @@ import psutil
 import pytensor
 import pytensor.tensor as pt
 import pytest
-from pytensor.graph.basic import Apply
-from pytensor.graph.op import Op
+from own_ops import OfFunction
 from reference import PY
 
 import synk
@@ -169,17 +168,12 @@ def test_tensorboard(tmp_path, two_ranks):
 # -- histories
 
 
-class Slow(Op):
+class Slow(OfFunction):
     """Passes rows on, after as many seconds as their first number says."""
 
-    __props__ = ()
-
-    def make_node(self, x):
-        return Apply(self, [x], [x.type()])
-
-    def perform(self, node, inputs, outputs):
-        time.sleep(float(inputs[0][0]))
-        outputs[0][0] = np.array(inputs[0])
+    def compute(self, x):
+        time.sleep(float(x[0]))
+        return np.array(x)
 
     def pullback(self, inputs, outputs, gradients):
         return [gradients[0]]

@@ -8,8 +8,8 @@ import pytensor.tensor as pt
 import pytest
 from children import in_a_child
 from on_ranks import by_rank, one_and_three_ranks
+from own_ops import OfFunction
 from processes import acting, die
-from pytensor.graph import Apply, Op
 from reference import PY, assert_same
 
 import synk
@@ -112,17 +112,12 @@ def test_what_is_of_all_rows_already_is_not_summed_again(two_ranks):
 ZEROS = np.zeros((12, 2))
 
 
-class Noise(Op):
+class Noise(OfFunction):
     """Adds to each row a draw from NumPy's global generator, and one from Python's."""
 
-    __props__ = ()
-
-    def make_node(self, x):
-        return Apply(self, [x], [x.type()])
-
-    def perform(self, node, inputs, outputs):
-        drawn = [(np.random.normal(), random.random()) for _ in inputs[0]]
-        outputs[0][0] = inputs[0] + np.reshape(drawn, inputs[0].shape)
+    def compute(self, x):
+        drawn = [(np.random.normal(), random.random()) for _ in x]
+        return x + np.reshape(drawn, x.shape)
 
 
 def noisy() -> synk.Function:

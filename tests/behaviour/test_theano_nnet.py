@@ -15,8 +15,10 @@ from children import in_a_child
 from graph_groups import Graph, Group
 from scipy.special import softmax
 from theano.sandbox.rng_mrg import MRG_RandomStreams
-from theano.tensor.nnet import bn, neighbours
-from theano.tensor.signal import pool
+from theano.tensor.nnet import bn, conv3d2d, neighbours
+from theano.tensor.nnet.conv import ConvOp
+from theano.tensor.nnet.conv import conv2d as first_conv2d
+from theano.tensor.signal import downsample, pool
 
 pytestmark = pytest.mark.usefixtures("graphs_in_python")
 
@@ -147,6 +149,13 @@ def of_volumes():
     return Graph(build, (x, w), convolved(x, w))
 
 
+def of_time_first():
+    x, w = RNG.normal(size=(2, 4, 2, 3, 5)), RNG.normal(size=(3, 2, 2, 2, 3))
+    expected = convolved(x.swapaxes(1, 2), w.swapaxes(1, 2)[:, :, ::-1, ::-1, ::-1])
+    build = functools.partial(conv3d2d.conv3d, signals_shape=x.shape)
+    return Graph(build, (x, w), expected.swapaxes(1, 2))
+
+
 def cropped():
     """Cut to the smallest."""
     wide = RNG.normal(size=(2, 3, 4, 9))
@@ -187,7 +196,16 @@ GRAPHS = {
     "transposed, of volumes": transposed(3, False),
     "dilated": dilated(),
     "of volumes": of_volumes(),
+    "of volumes, time first": of_time_first(),
     "cropped": cropped(),
+    "softmax and loss": Graph(
+        lambda x: (
+            T.nnet.crossentropy_softmax_1hot_with_bias(x - 1, X[0], LABELS)[0]
+            + T.nnet.crossentropy_softmax_1hot(x + X[0], LABELS)[1].sum(axis=1)
+        ),
+        (X,),
+        1 - np.log(softmax(X + X[0], axis=1)[np.arange(4), LABELS]),
+    ),
     # A known matrix, tiled to the batch, as thin plate splines have it.
     "tiled": Graph(
         lambda x: T.batched_dot(x, T.tile(T.constant(FIXED)[None], (x.shape[0], 1, 1))),
@@ -241,8 +259,6 @@ def test_h_softmax_is_a_distribution_and_gives_its_targets():
 
 
 def test_convolutions_and_pooling_are_those_of_synk_nn():
-    from theano.tensor.nnet.conv import conv2d as first_conv2d
-    from theano.tensor.signal import downsample
     from theano.tensor.signal.conv import conv2d as plain_conv2d
 
     rng = np.random.default_rng(2)
@@ -262,10 +278,38 @@ def test_convolutions_and_pooling_are_those_of_synk_nn():
     largest = images.reshape(2, 3, 3, 2, 3, 2).max(axis=(3, 5))
     pooled = downsample.max_pool_2d(images, (2, 2), ignore_border=True)
     np.testing.assert_allclose(value(pooled), largest)
+    how = {"border_mode": (1, 1), "subsample": (2, 2)}
+    convolution = T.nnet.abstract_conv.AbstractConv2d_gradInputs(**how)
+    how["input_dilation"] = how.pop("subsample")
+    by_name = T.nnet.conv2d_transpose(images, filters[:3], (2, 3, 11, 11), **how)
+    by_op = convolution(filters[:3], images, (11, 11))
+    np.testing.assert_array_equal(value(by_name), value(by_op))
     with pytest.raises(NotImplementedError, match="unshared"):
         T.nnet.conv2d(images, filters, unshared=True)
     with pytest.raises(NotImplementedError, match="unshared"):
         T.nnet.abstract_conv.AbstractConv2d_gradInputs(unshared=True)
+
+
+def test_shapes_are_known_before_graphs_are_made():
+    """As layers of Blocks ask for them, and older ones; numbers of Theano's tests."""
+    assert pool.Pool.out_shape((9, 8, 6), (2, 2)) == [9, 4, 3]
+    for window, stride, ignore_border, out in (
+        ((3, 3), (5, 7), False, (4, 3)),
+        ((5, 3), (5, 7), True, (3, 2)),
+    ):
+        images = np.random.default_rng(0).normal(size=(2, 1, 16, 16))
+        older = downsample.DownsampleFactorMax(window, ignore_border, st=stride)
+        shape = older.out_shape(images.shape, window, ignore_border, st=stride)
+        newer = pool.Pool(ignore_border)(images, window, stride=stride)
+        for result in value([older(images), newer]):
+            assert [*result.shape] == shape == [2, 1, *out]
+    ask = T.nnet.abstract_conv.get_conv_output_shape
+    shapes = (None, 2, 12, 9), (4, 2, 5, 6)
+    assert ask(*shapes, "valid", (1, 2)) == (None, 4, 8, 2)
+    assert ask(*shapes, "half", (1, 1)) == (None, 4, 12, 10)
+    assert ask(*shapes, (1, 2), (1, 1), (2, 1)) == (None, 4, 6, 8)
+    assert ask((3, 2, None, 9), shapes[1], "full", (1, 1)) == (3, 4, None, 14)
+    assert ConvOp.getOutputShape((12, 9), (5, 6), (2, 2), "full") == (8, 7)
 
 
 def test_bilinear_upsampling_interpolates_between_the_points():

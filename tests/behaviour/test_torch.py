@@ -33,6 +33,18 @@ def network(kind="dense", dtype=torch.float64):
     return torch.nn.Sequential(*layers, *last).to(dtype)
 
 
+LOSS = torch.nn.CrossEntropyLoss()
+
+
+def sgd(module, lr=0.1):
+    return torch.optim.SGD(module.parameters(), lr=lr)
+
+
+def step_of(module, loss=LOSS, lr=0.1, **options):
+    """Return a step of gradient descent on ranks."""
+    return synk.torch.step(module, loss, sgd(module, lr), [IMAGES, LABELS], **options)
+
+
 def by_torch(module, loss, optimizer, batches, scheduler=None, clip_norm=None):
     """Train in one process; return the losses."""
     losses = []
@@ -79,7 +91,7 @@ OPTIMIZERS = {
 
 @pytest.mark.parametrize(("kind", "name"), [("dense", "SGD"), ("convolution", "AdamW")])
 def test_a_hundred_steps_are_those_of_one_process(kind, name):
-    loss, batches = torch.nn.CrossEntropyLoss(), [slice(0, 37), slice(5, 18)] * 50
+    batches = [slice(0, 37), slice(5, 18)] * 50
 
     def made():
         module = network(kind)
@@ -87,13 +99,13 @@ def test_a_hundred_steps_are_those_of_one_process(kind, name):
         return module, optimizer, torch.optim.lr_scheduler.StepLR(optimizer, 20, 0.9)
 
     module, optimizer, scheduler = made()
-    expected = by_torch(module, loss, optimizer, batches, scheduler, 0.5)
+    expected = by_torch(module, LOSS, optimizer, batches, scheduler, 0.5)
     for ranks in (1, 3):
         with synk.session(ranks), warnings.catch_warnings():
             warnings.simplefilter("error")  # of schedulers, for one
             found, ours, schedule = made()
             given = IMAGES, LABELS
-            step = synk.torch.step(found, loss, ours, given, clip_norm=0.5)
+            step = synk.torch.step(found, LOSS, ours, given, clip_norm=0.5)
             if ranks > 1:  # it leaves numbers of its own in the optimizer
                 schedule = torch.optim.lr_scheduler.StepLR(ours, 20, 0.9)
             losses = []
@@ -125,42 +137,34 @@ def many(params):
 
 @pytest.mark.parametrize("name", many([]))
 def test_optimizers_keep_what_torch_has_them_keep(two_ranks, name):
-    loss, batches = torch.nn.CrossEntropyLoss(), [slice(0, 20), slice(20, 37)] * 3
-    module = network()
+    batches = [slice(0, 20), slice(20, 37)] * 3
+    module, found = network(), network()
     optimizer = many(list(module.parameters()))[name]()
-    expected = by_torch(module, loss, optimizer, batches)
-    found = network()
+    expected = by_torch(module, LOSS, optimizer, batches)
     ours = many(list(found.parameters()))[name]()
-    step = synk.torch.step(found, loss, ours, [IMAGES, LABELS])
-    np.testing.assert_allclose(
-        [
-            *step.run(batches[:3], IMAGES, LABELS),
-            *step.run(batches[3:], IMAGES, LABELS),
-        ],
-        expected,
-        atol=1e-10,
-    )
+    step = synk.torch.step(found, LOSS, ours, [IMAGES, LABELS])
+    losses = [step.run(some, IMAGES, LABELS) for some in (batches[:3], batches[3:])]
+    np.testing.assert_allclose(np.concatenate(losses), expected, atol=1e-10)
     assert_alike(found, module, 1e-9)
     assert_alike(ours, optimizer, 1e-9)
 
 
 def test_training_goes_on_with_what_the_script_loads(two_ranks):
-    loss, module = torch.nn.CrossEntropyLoss(), network()
+    module, expected = network(), network()
     optimizer = torch.optim.Adam(module.parameters(), lr=0.01)
-    by_torch(module, loss, optimizer, [slice(0, 20)] * 3)  # before there is a step
-    expected, theirs = network(), None
+    by_torch(module, LOSS, optimizer, [slice(0, 20)] * 3)  # before there is a step
     expected.load_state_dict(module.state_dict())
     theirs = torch.optim.Adam(expected.parameters(), lr=0.01)
     theirs.load_state_dict(optimizer.state_dict())
-    step = synk.torch.step(module, loss, optimizer, [IMAGES, LABELS])
+    step = synk.torch.step(module, LOSS, optimizer, [IMAGES, LABELS])
     first = copy.deepcopy(module.state_dict()), copy.deepcopy(optimizer.state_dict())
     batches = [slice(0, 30), slice(10, 37)]
-    losses = by_torch(expected, loss, theirs, batches)
+    losses = by_torch(expected, LOSS, theirs, batches)
     for _ in range(2):
         np.testing.assert_allclose(step.run(batches, IMAGES, LABELS), losses, 1e-12)
         assert_alike(module, expected, 1e-12)
         assert_alike(optimizer, theirs, 1e-12)
-        value = loss(module(torch.from_numpy(IMAGES)), torch.from_numpy(LABELS))
+        value = LOSS(module(torch.from_numpy(IMAGES)), torch.from_numpy(LABELS))
         assert step.loss(IMAGES, LABELS) == pytest.approx(value.item(), 1e-12)
         module.load_state_dict(first[0])
         optimizer.load_state_dict(first[1])
@@ -172,14 +176,12 @@ def test_training_goes_on_with_what_the_script_loads(two_ranks):
 
 
 def test_single_precision_is_as_near_as_it_can_be(two_ranks):
-    loss, batches = torch.nn.CrossEntropyLoss(), [slice(0, 37), slice(5, 18)] * 10
+    batches = [slice(0, 37), slice(5, 18)] * 10
     module, found = network(dtype=torch.float32), network(dtype=torch.float32)
-    expected = by_torch(
-        module, loss, torch.optim.SGD(module.parameters(), lr=0.1), batches
-    )
+    expected = by_torch(module, LOSS, sgd(module), batches)
     images = IMAGES.astype("float32")
-    ours = torch.optim.SGD(found.parameters(), lr=0.1)
-    step = synk.torch.step(found, loss, ours, [torch.from_numpy(images), LABELS])
+    given = torch.from_numpy(images), LABELS
+    step = synk.torch.step(found, LOSS, sgd(found), given)
     step(images, LABELS, batch=batches[0], check="serial")
     rest = step.run(batches[1:], images, LABELS)
     np.testing.assert_allclose(rest, expected[1:], rtol=2e-6)
@@ -211,7 +213,7 @@ LOSSES = {
     "both": [torch.nn.CrossEntropyLoss(weight=WEIGHTS, ignore_index=3)] * 2,
     "smoothed": [torch.nn.CrossEntropyLoss(label_smoothing=0.1)] * 2,
     "sum": [torch.nn.CrossEntropyLoss(reduction="sum")] * 2,
-    "a vector": [each, torch.nn.CrossEntropyLoss()],
+    "a vector": [each, LOSS],
     "a function": [torch.nn.functional.cross_entropy] * 2,
     "a pair": [sums, mean_of_sums],
 }
@@ -222,10 +224,8 @@ def test_losses_of_ranks_are_those_of_all_rows(two_ranks, name):
     ours, theirs = LOSSES[name]
     module, found = network(), network()
     batches = [slice(0, 37), slice(5, 18), slice(7, 8)] * 2
-    optimizer = torch.optim.SGD(module.parameters(), lr=0.01)
-    expected = by_torch(module, theirs, optimizer, batches)
-    optimizer = torch.optim.SGD(found.parameters(), lr=0.01)
-    step = synk.torch.step(found, ours, optimizer, [IMAGES, LABELS])
+    expected = by_torch(module, theirs, sgd(module, 0.01), batches)
+    step = step_of(found, ours, 0.01)
     np.testing.assert_allclose(step.run(batches, IMAGES, LABELS), expected, atol=1e-12)
     assert_alike(found, module, 1e-12)
 
@@ -290,10 +290,8 @@ def test_dropout_is_the_same_on_any_number_of_ranks_and_slices():
     for ranks, slices in ((1, 1), (2, 1), (3, 2)):
         with synk.session(ranks):
             module = dropping()
-            optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
-            loss = torch.nn.CrossEntropyLoss()
             torch.set_rng_state(drawn)
-            step = synk.torch.step(module, loss, optimizer, [IMAGES, LABELS], seed=4)
+            step = step_of(module, seed=4)
             of_batches = [
                 float(step(IMAGES, LABELS, batch=batch, num_slices=slices))
                 for batch in [slice(0, 37), slice(0, 37), slice(9, 20)]
@@ -334,18 +332,13 @@ class Saving(torch.nn.Module):
 
 
 def test_layers_that_are_computed_again_are_exact_or_refused(two_ranks):
-    loss, plain = torch.nn.CrossEntropyLoss(), network()
+    plain = network()
     module = Saving(*copy.deepcopy(plain))
-    losses = by_torch(
-        plain, loss, torch.optim.SGD(plain.parameters(), lr=0.1), [slice(None)] * 2
-    )
-    optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
-    step = synk.torch.step(module, loss, optimizer, [IMAGES, LABELS])
+    losses = by_torch(plain, LOSS, sgd(plain), [slice(None)] * 2)
+    step = step_of(module)
     ours = [float(step(IMAGES, LABELS)) for _ in range(2)]
     np.testing.assert_allclose(ours, losses, atol=1e-12)
-    module = Saving(torch.nn.Dropout(0.5), *network())
-    optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
-    step = synk.torch.step(module, loss, optimizer, [IMAGES, LABELS])
+    step = step_of(Saving(torch.nn.Dropout(0.5), *network()))
     with pytest.raises(NotImplementedError, match="checkpoint"):
         step(IMAGES, LABELS)
     assert torch.nn.functional.dropout(torch.ones(2), 0.5, False).sum() == 2
@@ -369,9 +362,8 @@ def test_dropout_drops_as_torchs_does(layer, shape, tmp_path):
         torch.save(found.detach(), tmp_path / "found.pt")
         return 0 * found.sum()
 
-    optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
     with synk.session(1):
-        synk.torch.step(module, loss, optimizer, [x, x])(x, x)
+        synk.torch.step(module, loss, sgd(module), [x, x])(x, x)
     found = torch.load(tmp_path / "found.pt")
     ours, theirs = counted(found), counted(module.train()(torch.from_numpy(x)))
     torch.testing.assert_close(ours[0], theirs[0], rtol=1e-5, atol=1e-6)
@@ -388,14 +380,11 @@ def normalised():
 
 
 def test_batch_normalisation_is_of_a_ranks_rows_and_averages_of_all():
-    loss = torch.nn.CrossEntropyLoss()
     for ranks in (1, 2):
         module, found = normalised(), normalised()
-        optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
-        expected = by_torch(module, loss, optimizer, [slice(0, 37)] * 3)
-        optimizer = torch.optim.SGD(found.parameters(), lr=0.1)
+        expected = by_torch(module, LOSS, sgd(module), [slice(0, 37)] * 3)
         with synk.session(ranks):
-            step = synk.torch.step(found, loss, optimizer, [IMAGES, LABELS])
+            step = step_of(found)
             losses = [float(step(IMAGES, LABELS))]
             mean = found.state_dict()["2.running_mean"].clone()
             losses += [float(step(IMAGES, LABELS)) for _ in range(2)]
@@ -412,7 +401,7 @@ def test_batch_normalisation_is_of_a_ranks_rows_and_averages_of_all():
 def test_batch_normalisation_by_all_rows_is_that_of_one_process(ranks):
     """Of rows and of maps, one after the other, in uneven parts of uneven batches."""
     batches = [slice(0, 16), slice(16, 32), slice(32, ROWS)] * 5
-    loss, modules = torch.nn.CrossEntropyLoss(), []
+    modules = []
     for _ in range(2):
         torch.manual_seed(1)
         maps = torch.nn.Conv2d(1, 2, 3, bias=False), torch.nn.BatchNorm2d(2)
@@ -421,15 +410,15 @@ def test_batch_normalisation_by_all_rows_is_that_of_one_process(ranks):
         modules.append(torch.nn.Sequential(*maps, *rows, last).double())
     plain, found = modules
     optimizer = torch.optim.AdamW(plain.parameters(), lr=0.01)
-    expected = by_torch(plain, loss, optimizer, batches)
+    expected = by_torch(plain, LOSS, optimizer, batches)
     optimizer = torch.optim.AdamW(found.parameters(), lr=0.01)
     inputs = [IMAGES, LABELS]
-    step = synk.torch.step(found, loss, optimizer, inputs, sync_batch_norm=True)
+    step = synk.torch.step(found, LOSS, optimizer, inputs, sync_batch_norm=True)
     losses = [float(step(*inputs, batch=batch)) for batch in batches[:10]]
     losses += step.run(batches[10:], *inputs).tolist()
     step(*inputs, check="serial")
     step.pull()
-    by_torch(plain, loss, torch.optim.SGD(plain.parameters(), lr=0), [slice(None)])
+    by_torch(plain, LOSS, sgd(plain, 0), [slice(None)])
     np.testing.assert_allclose(losses, expected, atol=1e-10)
     averages = [module.state_dict() for module in modules]
     for name in ("1.running_mean", "1.running_var", "5.num_batches_tracked"):
@@ -450,8 +439,7 @@ def test_batch_normalisation_by_all_rows_needs_them_all(two_ranks):
     layers = torch.nn.BatchNorm1d(3), Failing(), torch.nn.BatchNorm1d(3)
     module = torch.nn.Sequential(*layers, torch.nn.Linear(3, 1))
     x = RNG.normal(size=(8, 3)).astype("float32")
-    optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
-    how = torch.nn.MSELoss(), optimizer, [x, x[:, :1]]
+    how = torch.nn.MSELoss(), sgd(module), [x, x[:, :1]]
     step = synk.torch.step(module, *how, sync_batch_norm=True)
     for few in ({"batch": slice(0, 1)}, {"num_slices": 2}):
         with pytest.raises(ValueError, match="each must have some, and num_slices"):
@@ -469,14 +457,11 @@ def test_batch_normalisation_by_all_rows_needs_them_all(two_ranks):
 
 
 def test_layers_stay_in_the_modes_that_the_script_has_set(two_ranks):
-    loss = torch.nn.CrossEntropyLoss()
     expected, found = normalised(), normalised()
     for module in (expected, found):
         module[2].eval()
-    optimizer = torch.optim.SGD(expected.parameters(), lr=0.1)
-    losses = by_torch(expected, loss, optimizer, [slice(0, 37)] * 3)
-    optimizer = torch.optim.SGD(found.parameters(), lr=0.1)
-    step = synk.torch.step(found, loss, optimizer, [IMAGES, LABELS])
+    losses = by_torch(expected, LOSS, sgd(expected), [slice(0, 37)] * 3)
+    step = step_of(found)
     ours = [float(step(IMAGES, LABELS)) for _ in range(3)]
     np.testing.assert_allclose(ours, losses, atol=1e-12)
     assert_alike(found, expected, 1e-12)
@@ -488,8 +473,7 @@ def test_a_trainer_that_goes_on_from_a_file_is_an_uninterrupted_one(
     def made():
         module = torch.nn.Sequential(normalised(), torch.nn.Dropout(0.2))
         optimizer = torch.optim.AdamW(module.parameters())
-        loss = torch.nn.CrossEntropyLoss()
-        step = synk.torch.step(module, loss, optimizer, [IMAGES, LABELS])
+        step = synk.torch.step(module, LOSS, optimizer, [IMAGES, LABELS])
         return module, synk.Trainer(step)
 
     how = {"batch_size": 10, "epochs": 2, "progress": False}
@@ -507,28 +491,23 @@ def test_a_trainer_that_goes_on_from_a_file_is_an_uninterrupted_one(
 
 
 def test_what_ranks_cannot_train_is_refused():
-    loss, given = torch.nn.CrossEntropyLoss(), [IMAGES, LABELS]
     module = network()
-    sgd = torch.optim.SGD
 
-    def refused(kind, words, module, optimizer):
+    def refused(kind, words, module, optimizer=None):
         with pytest.raises(kind, match=words):
-            synk.torch.step(module, loss, optimizer, given)
+            synk.torch.step(module, LOSS, optimizer or sgd(module), [IMAGES, LABELS])
 
     refused(TypeError, "LBFGS", module, torch.optim.LBFGS(module.parameters()))
     some = list(module.parameters())[:2]
-    refused(ValueError, "all of the module's", module, sgd(some, lr=0.1))
+    refused(ValueError, "all of the module's", module, torch.optim.SGD(some))
     others = [*module.parameters(), *network().parameters()]
-    refused(ValueError, "not the module's", module, sgd(others, lr=0.1))
-    half = network(dtype=torch.bfloat16)
-    refused(TypeError, "bfloat16", half, sgd(half.parameters(), lr=0.1))
+    refused(ValueError, "not the module's", module, torch.optim.SGD(others))
+    refused(TypeError, "bfloat16", network(dtype=torch.bfloat16))
     mixed = network()
     mixed[1].float()
-    refused(TypeError, "float32, torch.float64", mixed, sgd(mixed.parameters(), lr=0.1))
-    elsewhere = network().to("meta")
-    refused(TypeError, "is on meta", elsewhere, sgd(elsewhere.parameters(), lr=0.1))
-    fixed = network().requires_grad_(False)
-    refused(ValueError, "all of", fixed, sgd(fixed.parameters(), lr=0.1))
+    refused(TypeError, "float32, torch.float64", mixed)
+    refused(TypeError, "is on meta", network().to("meta"))
+    refused(ValueError, "all of", network().requires_grad_(False))
 
 
 THREADS = """
@@ -604,10 +583,11 @@ def test_rules_of_mpi_learn_train_as_well_as_exact_training(moving, two_ranks):
 
 
 def test_a_rank_that_dies_is_an_error_and_training_goes_on():
-    loss, module, expected = torch.nn.CrossEntropyLoss(), network(), network()
-    optimizer = torch.optim.Adam(module.parameters(), lr=0.01)
-    theirs = torch.optim.Adam(expected.parameters(), lr=0.01)
-    step = synk.torch.step(module, loss, optimizer, [IMAGES, LABELS])
+    module, expected = network(), network()
+    optimizer, theirs = (
+        torch.optim.Adam(each.parameters(), lr=0.01) for each in (module, expected)
+    )
+    step = synk.torch.step(module, LOSS, optimizer, [IMAGES, LABELS])
     with synk.session(2):
         losses = [float(step(IMAGES, LABELS))]
         kill(1)
@@ -616,5 +596,5 @@ def test_a_rank_that_dies_is_an_error_and_training_goes_on():
         synk.recover()
         losses += [float(step(IMAGES, LABELS)) for _ in range(3)]
     batches = [slice(None)] * 4
-    np.testing.assert_allclose(losses, by_torch(expected, loss, theirs, batches), 1e-10)
+    np.testing.assert_allclose(losses, by_torch(expected, LOSS, theirs, batches), 1e-10)
     assert_alike(module, expected, 1e-10)

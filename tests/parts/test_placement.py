@@ -30,7 +30,7 @@ from random_graphs import is_close
 from random_lengths import ROWS as LENGTHS
 from random_lengths import Graph, inputs_of, scan
 from random_loops import seeded
-from reference import INTEGERS, PY
+from reference import INTEGERS, PY, shared_of
 
 import synk
 from synk import nn
@@ -56,11 +56,7 @@ def in_python():
 def check(named, inputs, calls, counts=COUNTS):
     """Compare graphs with the serial run: as outputs, and as updates on every rank."""
     graphs = list(named.values())
-    kept = [
-        pytensor.shared(np.zeros([n or 0 for n in graph.type.shape], graph.dtype))
-        for graph in graphs
-    ]
-    updates = list(zip(kept, graphs, strict=True))
+    updates = [(shared_of(var.dtype, var.type.shape), var) for var in graphs]
     ranks = InProcess(synk.function(inputs, graphs, updates=updates, **OPTIONS))
     plain = pytensor.function(inputs, graphs, **OPTIONS)
     for values in calls:
@@ -70,11 +66,7 @@ def check(named, inputs, calls, counts=COUNTS):
             for results in (found.outputs, *found.updates):
                 for name, got, expected in zip(named, results, right, strict=True):
                     what = f"{name}, {len(values[0])} rows of {n} ranks"
-                    assert np.shape(got) == np.shape(expected), what
-                    size = np.abs(expected).max(initial=0, where=np.isfinite(expected))
-                    np.testing.assert_allclose(
-                        got, expected, 1e-10, 1e-10 * size, err_msg=what
-                    )
+                    cases.assert_equal(what, got, expected)
 
 
 KINDS = [cases.statistics, cases.gradients, cases.gathered, cases.fitted]

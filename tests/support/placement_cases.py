@@ -30,6 +30,13 @@ def values(rows: int) -> list[np.ndarray]:
     return [rng.normal(size=(rows, 3)), y, rng.integers(0, 3, rows)]
 
 
+def assert_equal(name, got, right) -> None:
+    """Compare values, to rounding of the largest, and their shapes."""
+    assert np.shape(got) == np.shape(right), name
+    size = np.max(np.abs(right), initial=0, where=np.isfinite(right))
+    np.testing.assert_allclose(got, right, 1e-10, 1e-10 * size, err_msg=name)
+
+
 def likelihood():
     z = (Y - X @ W) / SCALE
     return (-0.5 * z**2 - pt.log(SCALE)).sum()

@@ -224,22 +224,16 @@ def family_of(peers: dict[str, Spec], entries: list[Entry], **more) -> Family:
     )
 
 
-def clocked(module, values: dict[str, object]) -> Family:
-    """Return a family of peers that note when they work, and give these values."""
-    peers = {}
-    for name, value in values.items():
-        source = CLOCKED.replace("NAME", repr(name)).replace("VALUE", repr(value))
-        peers[name] = Spec(module(name, source))
-    entries = [Entry(name, name, "work {}", "check") for name in values]
-    return family_of(peers, entries)
-
-
 def test_one_peer_works_at_a_time_and_others_begin_in_other_rounds(
     module, tmp_path, monkeypatch, capsys
 ):
     turns = tmp_path / "turns"
     monkeypatch.setenv("TURNS", str(turns))
-    family = clocked(module, {"first": 1, "wrong": 2, "second": 1, "third": 1})
+    peers = {}
+    for name, value in (("first", 1), ("wrong", 2), ("second", 1), ("third", 1)):
+        source = CLOCKED.replace("NAME", repr(name)).replace("VALUE", repr(value))
+        peers[name] = Spec(module(name, source))
+    family = family_of(peers, [Entry(name, name, "work {}", "check") for name in peers])
     monkeypatch.setattr(command, "GROUPS", {"page": {"some": lambda options: family}})
     assert command.main(["--quick", "--repeats", "3"]) == 1
     worked = [json.loads(line) for line in turns.read_text().splitlines()]
@@ -289,16 +283,7 @@ def test_a_first_process_finds_nothing_on_disk_and_the_next_what_it_left(
     assert "one  1.00 s / 2.00 s" in report.text(table)
 
 
-# -- the report
-
-
-def filled(family: Family) -> Table:
-    """Return a table of known times: as many milliseconds as the row's number."""
-    table = Table(family)
-    for i, entry in enumerate(family.entries):
-        times = {column: [(i + 1) * 1e-3, 9, 0] for column in family.columns}
-        table.rounds[entry.label] = times
-    return table
+# -- the report, and the program
 
 
 def test_examples_in_docstrings_run():
@@ -308,23 +293,19 @@ def test_examples_in_docstrings_run():
         assert results.failed == 0
 
 
-# -- the program
-
-
 def test_a_group_in_full_is_written_to_its_page(tmp_path, monkeypatch):
     family = families.calls(TINY)
-    groups = {
-        "one": {"some": lambda options: family, "more": lambda options: family},
-        "two": {"others": lambda options: family},
-    }
-    monkeypatch.setattr(command, "GROUPS", groups)
+    times = {column: [2e-3, 9, 0] for column in family.columns}
+    table = Table(family, {entry.label: times for entry in family.entries})
+    one = {"some": lambda options: family, "more": lambda options: family}
+    monkeypatch.setattr(command, "GROUPS", {"one": one, "two": one})
     monkeypatch.setattr(command, "DOCS", tmp_path)
-    monkeypatch.setattr(command.rounds, "run", lambda *_: filled(family))
+    monkeypatch.setattr(command.rounds, "run", lambda *_: table)
     assert command.main(["one", "--write"]) == 0
     assert [path.name for path in tmp_path.iterdir()] == ["one.inc"]
     text = (tmp_path / "one.inc").read_text()
     assert text.count("A call of 2 processes that do nothing") == 2
-    assert "plain PyTensor, not parallel  2.00 ms (2.00)" in text
+    assert "plain PyTensor, not parallel  2.00 ms (1.00)" in text
 
 
 def test_commands_that_pages_name_are_there_and_have_these_options():

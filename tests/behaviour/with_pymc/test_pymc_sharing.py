@@ -108,13 +108,11 @@ def test_data_that_are_drawn_in_each_call_are_pymcs(two_ranks):
 class Hidden(Same):
     """A likelihood that has its data within."""
 
-    def perform(self, node, inputs, outputs):
-        outputs[0][0] = np.asarray(-((models.Y - inputs[0]) ** 2).sum())
+    def compute(self, x):
+        return -((models.Y - x) ** 2).sum()
 
     def pullback(self, inputs, outputs, cotangents):
         return [cotangents[0] * 2 * (models.Y.sum() - models.N * inputs[0])]
-
-    L_op = pullback
 
 
 def test_a_model_without_data_and_data_within_an_op_are_told_of():
