@@ -313,14 +313,21 @@ class Zygote:
 
     def _finish(self) -> None:
         self._is_closed = True
-        # The process id is the zygote's until the zygote is reaped.
-        if self.pid > 0 and self._reap(os.WNOHANG) is None:
-            # The ranks die with the zygote. A zygote of another user (see `interrupt`)
-            # cannot be killed; if it is stopped, it ends when it is continued.
-            with contextlib.suppress(PermissionError):
+        # A zygote of another user (see `interrupt`) cannot be killed; if it is stopped,
+        # it ends when it is continued.
+        with contextlib.suppress(PermissionError):
+            # The process id is the zygote's until the zygote is reaped.
+            if self.pid > 0 and self._reap(os.WNOHANG) is None:
                 os.kill(self.pid, signal.SIGKILL)
                 self._reap()
+            self._await_ranks()
         self.abandon()
+
+    def _await_ranks(self) -> None:
+        """Wait for the ranks, which the kernel kills with the zygote."""
+        latest = time.monotonic() + _END_DEADLINE
+        for _, pidfd in self._ranks.values():
+            has_ended(pidfd, max(0.0, latest - time.monotonic()))
 
     def abandon(self) -> None:
         """Close this process's descriptors of the zygote, and do not end it."""

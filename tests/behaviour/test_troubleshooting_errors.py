@@ -242,7 +242,7 @@ def test_ctrl_c_shows_the_users_lines_alone_wherever_it_comes(tmp_path):
             if full:
                 assert sum("/synk/" in path for path in paths) > 5, shown
             else:
-                assert set(names) <= {"script.py", "processes.py"}, shown
+                assert set(names) <= {"script.py", "processes.py", "own_ops.py"}, shown
         script.expect("arrived")
         os.write(script.terminal, b"\x03")
         # Without marks, that underline a place in the line above
