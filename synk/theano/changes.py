@@ -1,8 +1,8 @@
 """Changes to PyTensor that `import theano` makes, for scripts of Theano's time.
 
-They are three: the default updates that a shared variable accepts, the rewrites of
-FAST_COMPILE, and ``bool(variable)``. Without an import of `theano`, PyTensor is
-unchanged.
+They are four: the default updates that a shared variable accepts, the rewrites of
+FAST_COMPILE, ``bool(variable)``, and the names of a loop's inner graph. Without an
+import of `theano`, PyTensor is unchanged.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Any
 from pytensor.compile import SharedVariable, predefined_modes, predefined_optimizers
 from pytensor.graph import Apply
 from pytensor.scalar import GE, GT, LE, LT
+from pytensor.scan.op import Scan
 from pytensor.tensor import TensorVariable, tensor_copy
 from pytensor.tensor.elemwise import Elemwise
 from pytensor.tensor.type import TensorType
@@ -24,7 +25,7 @@ from .pytensor_versions import quiet
 
 @cache
 def register() -> None:
-    """Make all three changes, once in a process."""
+    """Make all four changes, once in a process."""
     of_any_length = property(
         THEIR_DEFAULT_UPDATE.fget,
         _set_default_update,
@@ -33,6 +34,9 @@ def register() -> None:
     SharedVariable.default_update = of_any_length  # type: ignore[method-assign, assignment]
     _keep_logarithms_finite()
     _have_variables_be_true()
+    # As Blocks reads them, to find the variables of a loop's step.
+    Scan.inputs = property(lambda op: op.inner_inputs)  # type: ignore[attr-defined]
+    Scan.outputs = property(lambda op: op.inner_outputs)  # type: ignore[attr-defined]
 
 
 # -- Default updates with a more specific static shape than their variable's
