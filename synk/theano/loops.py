@@ -19,6 +19,24 @@ from pytensor.scan.views import reduce as _reduce
 from .pytensor_versions import quiet
 
 
+class OrderedUpdates(dict):
+    """New values of shared variables, by variable; ``+`` has those of both."""
+
+    def update(self, other: Any = None) -> None:  # type: ignore[override]
+        """Add others; KeyError if a variable would get a second new value."""
+        for var, new in dict(other or ()).items():
+            if self.setdefault(var, new) is not new:
+                raise KeyError(f"two updates of {var}")
+
+    def __add__(self, other: Any) -> OrderedUpdates:
+        found = OrderedUpdates(self)
+        found.update(other)
+        return found
+
+    def __radd__(self, other: Any) -> OrderedUpdates:
+        return OrderedUpdates(other) + self
+
+
 def _with_updates(theirs: Callable) -> Callable:
     """Return a loop function of PyTensor, which returns outputs and updates."""
 
@@ -26,7 +44,7 @@ def _with_updates(theirs: Callable) -> Callable:
     def loop(*args: Any, **kwargs: Any) -> tuple[Any, Any]:
         with quiet():
             outputs, updates = theirs(*args, **kwargs)
-        return outputs, dict(updates)
+        return outputs, OrderedUpdates(updates)
 
     loop.__module__ = __name__  # for pickling
     return loop

@@ -59,7 +59,7 @@ SOURCES = {
     "": ".functions:clone,function,shared .compiled:In,Param"
     " pytensor.compile:Out,SharedVariable"
     f" .configuration:_asarray,change_flags,config {_SCAN} .graphs:Lop,Rop,Variable"
-    " .tensors:dot,sparse_grad builtins:OrderedUpdates=dict"
+    " .tensors:dot,sparse_grad .loops:OrderedUpdates"
     " .printing:dprint=debugprint,pp,pprint"
     " pytensor.compile:FunctionMaker,Mode,as_op,predefined_linkers,predefined_modes,"
     "predefined_optimizers pytensor.compile.builders:OpFromGraph"
@@ -175,7 +175,7 @@ SOURCES = {
     "tensor.xlogx": ".tensors:xlogx,xlogy0",
     "typed_list": "pytensor.typed_list",
     "typed_list.basic": "pytensor.typed_list.basic pytensor.typed_list",
-    "updates": "builtins:OrderedUpdates=dict",
+    "updates": ".loops:OrderedUpdates",
     **dict.fromkeys(gpu.NAMES, ""),
     "sandbox.gpuarray": ".gpuarray",
     **{

@@ -90,7 +90,9 @@ def test_loops_return_outputs_and_updates():
     squares, none = theano.map(lambda value: value**2, x)
     last, _ = theano.reduce(lambda v, acc: acc + v, x, T.constant(np.float64(0)))
     drawn, updates = theano.scan(lambda: rng.uniform(()), n_steps=4)
-    assert (len(none), len(updates)) == (0, 1)
+    assert (len(none), len(none + updates), len({} + updates)) == (0, 1, 1)
+    with pytest.raises(KeyError, match="two updates"):
+        _ = updates + dict.fromkeys(updates, x)
     loop = squares.owner.op
     assert (loop.inputs, loop.outputs) == (loop.inner_inputs, loop.inner_outputs)
     f = theano.function([x], [squares, last, drawn], updates=updates, mode=MODE)
@@ -350,7 +352,6 @@ def test_plain_functions_are_looked_into_as_well():
 def test_in_is_one_class_in_all_its_places():
     for module in theano, theano.compile, theano.compile.io:
         assert module.In is theano.In
-    assert theano.compile.function is theano.function
     assert theano.compile.pfunc is pfunc
     assert theano.compile.pfunc(params=[x], outputs=x + 1, mode=MODE)(1.0) == 2
 

@@ -227,7 +227,6 @@ def test_patterns_of_broadcasting():
 def test_constructors_take_broadcastable_and_a_second_argument():
     assert T.matrix("x", "float32").dtype == "float32"
     assert T.matrix(dtype="int8").dtype == "int8"
-    assert T.tensor3().dtype == theano.config.floatX
     assert T.tensor("float32", (False, True), "name").type == T.fcol
     assert T.TensorType("float32", broadcastable=(True, False)) == T.frow
     assert T.TensorType("float64", (False,) * 6)("z").ndim == 6
