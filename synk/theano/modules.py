@@ -164,8 +164,8 @@ SOURCES = {
     "tensor.signal.downsample": ".convolution:DownsampleFactorMax,"
     "max_pool_2d=pool_2d,max_pool_2d_same_size",
     "tensor.signal.pool": ".convolution:Pool,max_pool_2d_same_size,pool_2d,pool_3d",
-    "tensor.slinalg": ".tensors:solve_lower_triangular pytensor.tensor.linalg"
-    " pytensor.tensor.slinalg",
+    "tensor.slinalg": ".tensors:solve_lower_triangular,solve_upper_triangular"
+    " pytensor.tensor.linalg pytensor.tensor.slinalg",
     "tensor.sort": "pytensor.tensor.sort",
     "tensor.subtensor": "pytensor.tensor.subtensor",
     "tensor.type": f".tensors:{_VARIABLES} pytensor.tensor.type",
@@ -201,7 +201,6 @@ ABSENT = {
     "theano.tensor.nnet.softmax_with_bias": "use softmax(x + b)",
     "theano.tensor.rint": 'use round(x, mode="half_to_even")',
     "theano.tensor.slinalg.solve_symmetric": 'use solve(a, b, assume_a="sym")',
-    "theano.tensor.slinalg.solve_upper_triangular": "use solve_triangular",
     "theano.tensor.topk": "use sort",
 }
 """Names of Theano that are missing here, and what to use instead."""

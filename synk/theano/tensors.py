@@ -316,3 +316,8 @@ def qr(a: Any, mode: Any = "reduced") -> Any:
 def solve_lower_triangular(a: Any, b: Any) -> Any:
     """Solve ``a x = b`` for a lower triangular `a`."""
     return pt.linalg.solve_triangular(a, b, lower=True)
+
+
+def solve_upper_triangular(a: Any, b: Any) -> Any:
+    """Solve ``a x = b`` for an upper triangular `a`."""
+    return pt.linalg.solve_triangular(a, b, lower=False)
