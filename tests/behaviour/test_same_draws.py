@@ -9,8 +9,9 @@ import pytensor.tensor as pt
 import pytest
 from children import in_a_child
 from on_ranks import levels, three_ranks
+from pytensor.compile.builders import OpFromGraph
 from reference import PY, assert_same, cut
-from test_reducing_draws import Script, assert_stored, draw
+from test_reducing_draws import N, Script, X, assert_stored, draw, row_and_common
 
 import synk
 
@@ -21,8 +22,7 @@ pytestmark = [
     pytest.mark.usefixtures("scans_in_python"),
 ]
 
-X = pt.dmatrix("x")
-N, K = X.shape[0], X.shape[1]
+K = X.shape[1]
 R = pt.random
 normal, uniform, bernoulli = R.normal, R.uniform, R.bernoulli
 CALLS = [(7, 1), (7, 1), (11, 3), (2, 1), (9, 2)]
@@ -57,13 +57,6 @@ def after_a_reduction(script):
     far = 10 * script.draw(normal, size=N).max() + 100
     drawn = [script.draw(normal, far, size=(N,)) - far, script.draw(uniform, size=N)]
     return [*drawn, script.draw(R.gamma, 2.0, 1.5, size=X.shape)]
-
-
-def for_rows_and_for_all(script):
-    first = script.draw(normal, size=(3,))
-    of_rows = script.draw(normal, 0, 1, size=X.shape)
-    script.updates[script.w] = script.w + first
-    return [first, of_rows, script.draw(uniform, size=(2,))]
 
 
 def by_place(script):
@@ -172,6 +165,17 @@ def loops_for_rows_and_for_all(script):
     return [states[-1], script.draw(uniform, size=(2,))]
 
 
+def above_ops_that_are_placed_as_graphs(script):
+    """An Op of a draw itself, and a gradient that adds to one part of a join."""
+    x = pt.dmatrix("x")
+    centre = OpFromGraph([x], [x - x.mean(axis=0)])
+    rows = X * script.draw(bernoulli, 0.75, size=X.shape) + script.w
+    joined = pt.concatenate([pt.ones((1, 3)), rows], axis=0)
+    chosen = rows[pt.arange(N), pt.argmax(X, axis=1)].sum()
+    loss = pt.logsumexp(joined.sum(axis=0)) - chosen
+    return [centre(script.draw(normal, size=X.shape)), *script.descend(loss)]
+
+
 CASES = {
     "uniform": by_size(uniform, 0, 2),
     "normal": by_size(normal, 1, 2),
@@ -188,10 +192,11 @@ CASES = {
     **{
         case.__name__.replace("_", " "): case
         for case in (
-            *(one_after_the_other, after_a_reduction, for_rows_and_for_all, by_place),
+            *(one_after_the_other, after_a_reduction, row_and_common, by_place),
             *(both_from_one_state, dropped, dropped_after_a_bias, augmented),
             *(dropped_in_a_hidden_layer, estimated, a_gibbs_chain),
             *(contrastive_divergence, loops_for_rows_and_for_all),
+            above_ops_that_are_placed_as_graphs,
         )
     },
 }

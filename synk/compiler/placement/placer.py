@@ -93,7 +93,9 @@ class Placer:
             node = todo[-1]
             if node not in entered:
                 entered.add(node)
-                if all(map(self._placed.__contains__, node.outputs)):
+                # One output tells that a node is placed: a graph within an Op may be
+                # given a draw without the state after it, or one part of a split.
+                if any(map(self._placed.__contains__, node.outputs)):
                     done.add(node)
                 elif not self._stays(node):
                     todo += [
