@@ -17,7 +17,7 @@ import copyreg
 import io
 import pickle
 import sys
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import cloudpickle
@@ -81,6 +81,7 @@ class _GraphPickler(cloudpickle.Pickler):
         super().__init__(file)
         self._numbers = numbers
         self._ops: dict[Op, Op] = {}
+        self._of_variables: set[int] = set()  # ids of tags
         self._attributes: dict[type, frozenset[str] | None] = {}
 
     def reducer_override(self, obj: Any) -> Any:
@@ -88,12 +89,16 @@ class _GraphPickler(cloudpickle.Pickler):
         if isinstance(obj, SharedVariable):
             return _shared_variable, (self._numbers[obj],)
         if isinstance(obj, Variable):
+            self._of_variables.add(id(obj.tag))
             return self._bare(obj)
         if isinstance(obj, type) and issubclass(obj, Op) and obj in _forked_classes:
             return _forked_class, (_forked_classes[obj],)
         if type(obj) is Scratchpad:
             tag = vars(obj)
-            return Scratchpad, (), {k: tag[k] for k in tag if k not in _OF_NODES}
+            drop = _OF_NODES
+            if id(obj) in self._of_variables:
+                drop = [k for k in tag if k != "trace" and type(tag[k]) not in _TOLD]
+            return Scratchpad, (), {k: tag[k] for k in tag if k not in drop}
         if isinstance(obj, Op):
             if not isinstance(obj, HasInnerGraph):
                 first = self._ops.setdefault(obj, obj)
@@ -181,8 +186,13 @@ _UNMADE: dict[str, Any] = {
 PyTensor makes for `grad` or to compare Ops, may hold an Op that applies this very Op.
 To unpickle such a cycle would need an Op that is not made yet."""
 
-_OF_NODES = ("ufunc", "gufunc")
+_OF_NODES: Collection[str] = ("ufunc", "gufunc")
 """Attributes that compilers add to a node's tag."""
+
+_TOLD = (bool, int, float, str)
+"""What is sent of a variable's tag, with the user's lines: facts, as that a matrix is
+triangular. Libraries keep there what has made the variable: Blocks its bricks, which
+have parameters that the graph has not."""
 
 
 def _reduced(op: Op) -> tuple | None:

@@ -373,14 +373,14 @@ def test_what_cannot_be_sent_or_read_is_an_error_and_no_death(two_ranks):
 
 
 def test_what_a_library_hangs_on_variables_stays_with_the_script():
-    """Keras's variables have the layer that made them, with all that it has."""
+    """Keras's variables, and Blocks' tags, have what made them, with all it has."""
     x = pt.matrix("x", dtype="float64")
     doubled = 2 * x
-    doubled.layer = threading.Lock(), pytensor.shared(0.0)
+    doubled.layer = doubled.tag.bricks = threading.Lock(), pytensor.shared(0.0)
     f = synk.function([x], doubled.sum(), mode=PY)
     with synk.session(2):
         assert f(ROWS) == 2 * TOTAL
-    assert hasattr(doubled, "layer")
+    assert doubled.layer is doubled.tag.bricks
 
 
 # -- groups of ranks
