@@ -84,17 +84,13 @@ def conv2d_transpose(
     filters: Any,
     output_shape: Any,
     filter_shape: Any = None,
-    border_mode: Any = "valid",
-    subsample: Any = 1,
-    filter_flip: bool = True,
-    filter_dilation: Any = 1,
+    *args: Any,
+    unshared: bool = False,
     **options: Any,
 ) -> Any:
-    """Convolve images transposed: the gradient of `conv2d` by its images."""
-    how = border_mode, subsample, filter_flip, filter_dilation
-    names = "border_mode", "subsample", "filter_flip", "filter_dilation"
-    options |= dict(zip(names, how, strict=True))
-    return conv2d_grad_wrt_inputs(input, filters, output_shape, **options)
+    """Convolve images transposed; options are those of `conv2d`."""
+    _refuse(unshared)
+    return nn.conv2d_transpose(input, filters, output_shape, *args, **options)
 
 
 class _Convolution:

@@ -16,7 +16,6 @@ import numpy as np
 import pytensor
 import pytensor.tensor as pt
 import pytensor.tensor.random as ptr
-from pytensor.graph.traversal import applys_between
 
 from .pytensor_versions import quiet
 
@@ -106,7 +105,9 @@ class RandomStreams:
         rng = SeedableVariable(plain.type, plain.get_value(borrow=True), strict=False)
         with quiet():
             sample = op(*args, rng=rng, **kwargs)
-            (node,) = (n for n in applys_between([rng], [sample]) if rng in n.inputs)
+            node = sample.owner
+            while rng not in node.inputs:  # it views a draw, or is chosen by one
+                node = node.inputs[-1].owner
             update = rng.default_update = node.outputs[0]
         self.state_updates.append((rng, update))
         sample.rng, sample.update = rng, (rng, update)

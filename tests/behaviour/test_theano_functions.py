@@ -352,6 +352,7 @@ def test_plain_functions_are_looked_into_as_well():
 def test_in_is_one_class_in_all_its_places():
     for module in theano, theano.compile, theano.compile.io:
         assert module.In is theano.In
+    assert theano.compile.function is theano.function
     assert theano.compile.pfunc is pfunc
     assert theano.compile.pfunc(params=[x], outputs=x + 1, mode=MODE)(1.0) == 2
 
